@@ -128,8 +128,8 @@ AttentionBlockGradients RingAttention::backward(const at::Tensor& d_output, cons
   }
   const auto look = [&](const Part& part, const EarlierTokens& tokens) {
     attend_earlier_backward(part.first_of(sums.d_queries), part.first_of(d_output),
-                            {part.first_of(result.output), part.first_of(result.log_sum_exp)},
-                            part.first_of(queries), tokens, settings_);
+                            result.rows(part.begin, part.offsets[1]), part.first_of(queries), tokens,
+                            settings_);
   };
   for_each_own_viewer({own.keys, own.values, sums.d_keys, sums.d_values}, look);
   for (const RowExchange& message : exchanges(own)) {

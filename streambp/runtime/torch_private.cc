@@ -129,22 +129,6 @@ std::array<at::Tensor, 3> cudnn_attention_backward(const at::Tensor& d_output, c
   return {dq, dk, dv};
 }
 
-std::pair<at::Tensor, at::Tensor> cpu_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                bool causal, double scale) {
-  const auto [output, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
-      q, k, v, /*dropout_p=*/0.0, causal, /*attn_mask=*/{}, scale);
-  return {output, log_sum_exp};
-}
-
-std::array<at::Tensor, 3> cpu_attention_backward(const at::Tensor& d_output, const at::Tensor& q,
-                                                 const at::Tensor& k, const at::Tensor& v,
-                                                 const at::Tensor& output, const at::Tensor& log_sum_exp,
-                                                 bool causal, double scale) {
-  const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      d_output, q, k, v, output, log_sum_exp, /*dropout_p=*/0.0, causal, /*attn_mask=*/{}, scale);
-  return {dq, dk, dv};
-}
-
 void add_bfloat16_product(int64_t rows, int64_t columns, int64_t depth, int64_t a_row, int64_t b_row,
                           int64_t c_row, const at::BFloat16* a, const at::BFloat16* b, float* c) {
   at::native::cpublas::brgemm(rows, columns, depth, a_row, b_row, c_row, /*add_C=*/true, a, b, c,

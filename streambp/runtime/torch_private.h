@@ -80,17 +80,6 @@ std::array<at::Tensor, 3> cudnn_attention_backward(const at::Tensor& d_output, c
                                                    const at::Tensor& output, const at::Tensor& log_sum_exp,
                                                    bool causal, double scale);
 
-/// torch's kernel for the CPU: q [1, H, n, E], k and v [1, K, m, E], causal with n = m. Output like q, and
-/// log-sum-exps [1, H, n].
-std::pair<at::Tensor, at::Tensor> cpu_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                bool causal, double scale);
-
-/// Gradients of q, k and v.
-std::array<at::Tensor, 3> cpu_attention_backward(const at::Tensor& d_output, const at::Tensor& q,
-                                                 const at::Tensor& k, const at::Tensor& v,
-                                                 const at::Tensor& output, const at::Tensor& log_sum_exp,
-                                                 bool causal, double scale);
-
 // Products on the CPU.
 
 /// c [rows, columns] += a [rows, depth] b [depth, columns] by oneDNN's kernel for bfloat16, with so many

@@ -51,11 +51,12 @@ void attend_earlier(AttentionBlock& all, const at::Tensor& q, const EarlierToken
 void attend_earlier_backward(const at::Tensor& d_queries, const at::Tensor& dy, const AttentionBlock& saved,
                              const at::Tensor& q, const EarlierTokens& tokens,
                              const AttentionSettings& settings) {
+  const at::Tensor output = saved.remainder.defined() ? wide_output(saved) : saved.output;
   for (const ScoreBlock& whole : blocks_of(q, tokens, settings.window)) {
     for (const ScoreBlock& block : in_key_tiles(whole, q, settings.scoring)) {
       const AttentionBlockGradients part = attend_backward(
           queries_of(block, dy), queries_of(block, q), keys_of(block, tokens.rows.keys, tokens),
-          keys_of(block, tokens.rows.values, tokens), queries_of(block, saved.output),
+          keys_of(block, tokens.rows.values, tokens), queries_of(block, output),
           queries_of(block, saved.log_sum_exp), block.visible, settings.scoring);
       queries_of(block, d_queries).add_(part.d_queries);
       keys_of(block, tokens.rows.key_gradients, tokens).add_(part.d_keys);

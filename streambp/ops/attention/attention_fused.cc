@@ -12,6 +12,7 @@
 #include "streambp/ops/attention/attention_blocks.h"
 #include "streambp/ops/attention/attention_device.h"
 #include "streambp/ops/fused.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -85,7 +86,7 @@ class FusedCall {
     run_.remainder = kernel_data<S>(result.remainder);
     run_.log_sum_exp = kernel_data<T>(result.log_sum_exp);
     const int64_t earlier = operands.prefix.size();
-    for (const ScoreBlock& block : score_blocks(run_.queries, earlier, operands.settings.window)) {
+    for (const ScoreBlock& block : operands.blocks()) {
       const bool is_prefix = block.key < 0;
       const at::Tensor& keys = is_prefix ? operands.prefix.keys : k_;
       const at::Tensor& values = is_prefix ? operands.prefix.values : v_;
@@ -159,9 +160,14 @@ bool has_fused_attention(const at::Tensor& q, const Scoring& scoring) {
          q.size(2) % cpu::kHeadSizeStep == 0 && cpu::has_fast_products();
 }
 
+std::vector<ScoreBlock> FusedAttention::blocks() const {
+  if (only.has_value()) return {*only};
+  return score_blocks(q.size(0), prefix.size(), settings.window);
+}
+
 int64_t FusedAttention::visible_pairs() const {
   int64_t pairs = 0;
-  for (const ScoreBlock& block : score_blocks(q.size(0), prefix.size(), settings.window)) {
+  for (const ScoreBlock& block : blocks()) {
     pairs +=
         block.visible == Visible::kAll ? block.queries * block.keys : block.queries * (block.queries + 1) / 2;
   }
@@ -192,6 +198,54 @@ void FusedAttention::backward(const at::Tensor& d_output, const AttentionBlock& 
     prefix.key_gradients.add_(sums.key_gradients);
     prefix.value_gradients.add_(sums.value_gradients);
   }
+}
+
+namespace {
+
+/// A call of one block.
+struct OneBlock {
+  Prefix none = {};
+  AttentionSettings settings;
+  FusedAttention call;
+
+  OneBlock(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
+           const Scoring& scoring)
+      : settings{.scoring = scoring},
+        call{.q = q,
+             .k = k,
+             .v = v,
+             .prefix = none,
+             .settings = settings,
+             .only = ScoreBlock{0, q.size(0), 0, k.size(0), visible}} {}
+  OneBlock(const OneBlock&) = delete;
+  OneBlock& operator=(const OneBlock&) = delete;
+};
+
+}  // namespace
+
+AttentionBlock attend_fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
+                            const Scoring& scoring) {
+  const at::ScalarType wide = sum_dtype(q);
+  AttentionBlock block{at::empty_like(q, at::MemoryFormat::Contiguous),
+                       at::empty({q.size(0), q.size(1)}, q.options().dtype(wide))};
+  if (q.scalar_type() != wide) block.remainder = at::empty_like(block.output);
+  OneBlock(q, k, v, visible, scoring).call.forward(block);
+  return {wide_output(block), block.log_sum_exp};
+}
+
+AttentionBlockGradients attend_backward_fused(const at::Tensor& d_output, const at::Tensor& q,
+                                              const at::Tensor& k, const at::Tensor& v,
+                                              const at::Tensor& output, const at::Tensor& log_sum_exp,
+                                              Visible visible, const Scoring& scoring) {
+  const auto zeros = [](const at::Tensor& like) {
+    return at::zeros(like.sizes(), like.options().dtype(sum_dtype(like)));
+  };
+  AttentionBlock saved{output.contiguous(), log_sum_exp.contiguous()};
+  round_output(saved, q.scalar_type(), /*with_remainder=*/true);
+  const AttentionBlockGradients gradients{at::empty_like(q, at::MemoryFormat::Contiguous), zeros(k),
+                                          zeros(v)};
+  OneBlock(q, k, v, visible, scoring).call.backward(d_output, saved, gradients);
+  return gradients;
 }
 
 }  // namespace streambp

@@ -6,30 +6,13 @@
 #include "streambp/ops/attention/attention_fused.h"
 #include "streambp/ops/fused.h"
 #include "streambp/ops/sum_dtype.h"
-#include "streambp/runtime/torch_private.h"
 
 namespace streambp {
 namespace {
 
-/// [n, heads, E] as the kernels' [1, heads, n, E], without a copy.
-at::Tensor as_heads(const at::Tensor& rows) {
-  return rows.transpose(0, 1).unsqueeze(0);
-}
-
-/// [1, heads, n, E] back to [n, heads, E].
-at::Tensor as_rows(const at::Tensor& heads) {
-  return heads.squeeze(0).transpose(0, 1);
-}
-
 /// The rows of x from last to first, in a new tensor.
 at::Tensor reversed(const at::Tensor& x) {
   return x.flip({0});
-}
-
-/// Of torch's kernel for the CPU: for heads that our own don't take (llama-tiny's of 8), processors that have
-/// none, half precision in float16, and single blocks (attend_earlier).
-bool has_flash(const at::Tensor& q, const Scoring& scoring) {
-  return is_for_cpu(q) && scoring.softcap == 0.0;
 }
 
 }  // namespace
@@ -47,8 +30,7 @@ void round_output(AttentionBlock& block, at::ScalarType dtype, bool with_remaind
 }
 
 bool reads_remainder(const at::Tensor& q, const Scoring& scoring) {
-  if (q.scalar_type() == sum_dtype(q) || has_device_attention(q, scoring)) return false;
-  return has_fused_attention(q, scoring) || !has_flash(q, scoring);
+  return q.scalar_type() != sum_dtype(q) && !has_device_attention(q, scoring);
 }
 
 AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
@@ -56,16 +38,12 @@ AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   if (visible != Visible::kFromOwn && has_device_attention(q, scoring))
     return device_attend(
         {.q = q, .k = k, .v = v, .causal = visible == Visible::kCausal, .scale = scoring.scale});
+  if (has_fused_attention(q, scoring)) return attend_fused(q, k, v, visible, scoring);
   if (visible == Visible::kFromOwn) {  // causal, seen from the other end
     const AttentionBlock block = attend(reversed(q), reversed(k), reversed(v), Visible::kCausal, scoring);
     return {reversed(block.output), reversed(block.log_sum_exp)};
   }
-  if (!has_flash(q, scoring)) return attend_tiled(q, k, v, visible, scoring);
-  if (!has_values(q))  // torch has no Meta kernel of this one
-    return {at::empty_like(q), at::empty({q.size(0), q.size(1)}, q.options().dtype(sum_dtype(q)))};
-  const auto [output, log_sum_exp] = torch_private::cpu_attention(as_heads(q), as_heads(k), as_heads(v),
-                                                                  visible == Visible::kCausal, scoring.scale);
-  return {as_rows(output), log_sum_exp.squeeze(0).t()};
+  return attend_tiled(q, k, v, visible, scoring);
 }
 
 AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Tensor& q, const at::Tensor& k,
@@ -77,19 +55,15 @@ AttentionBlockGradients attend_backward(const at::Tensor& d_output, const at::Te
         {.q = q, .k = k, .v = v, .causal = visible == Visible::kCausal, .scale = scoring.scale}, d_output,
         {output, log_sum_exp});
   }
+  if (has_fused_attention(q, scoring))
+    return attend_backward_fused(d_output, q, k, v, output, log_sum_exp, visible, scoring);
   if (visible == Visible::kFromOwn) {
     const AttentionBlockGradients gradients =
         attend_backward(reversed(d_output), reversed(q), reversed(k), reversed(v), reversed(output),
                         reversed(log_sum_exp), Visible::kCausal, scoring);
     return {reversed(gradients.d_queries), reversed(gradients.d_keys), reversed(gradients.d_values)};
   }
-  if (!has_flash(q, scoring))
-    return attend_backward_tiled(d_output, q, k, v, output, log_sum_exp, visible, scoring);
-  if (!has_values(q)) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
-  const auto [dq, dk, dv] = torch_private::cpu_attention_backward(
-      as_heads(d_output), as_heads(q), as_heads(k), as_heads(v), as_heads(output),
-      log_sum_exp.t().unsqueeze(0), visible == Visible::kCausal, scoring.scale);
-  return {as_rows(dq), as_rows(dk), as_rows(dv)};
+  return attend_backward_tiled(d_output, q, k, v, output, log_sum_exp, visible, scoring);
 }
 
 namespace {
