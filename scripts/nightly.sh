@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, kills of sweeps, trainings and ranks and other faults, allocations that fail,
-# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, every torch, a wheel, headers by
+# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with an older and a newer transformers, every torch, a wheel, headers by
 # themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
 # with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
@@ -85,12 +85,14 @@ ranks_with_thread_sanitizer() {
   TSAN_OPTIONS=ignore_noninstrumented_modules=1 OMP_NUM_THREADS=1 setarch -R build/tsan/bin/distributed_test --gtest_brief=1
 }
 
-# The Python package's tests with the transformers that comes after the one everything else is held against.
-newer_transformers() {
-  export STREAMBP_TRANSFORMERS_VERSION=5.24.0
+# The Python package's tests with the oldest and the newest transformers that it is for; everything else is held against one between.
+other_transformers() {
+  export STREAMBP_TRANSFORMERS_VERSION
   (build_project release streambp_torch streambp_judge streambp_plan) || return
-  STREAMBP_VENV="$venv" /usr/bin/python3 scripts/python_environment.py || return
-  OMP_NUM_THREADS=1 ctest --preset release -R '^python_'
+  for STREAMBP_TRANSFORMERS_VERSION in 5.20.0 5.24.0; do
+    STREAMBP_VENV="$venv" /usr/bin/python3 scripts/python_environment.py || return
+    OMP_NUM_THREADS=1 ctest --preset release -R '^python_' || return
+  done
 }
 
 headers() {
@@ -137,7 +139,7 @@ thorough() {
   STREAMBP_THOROUGH=1 OMP_NUM_THREADS=1 ctest --preset release -j "$(nproc)" -L 'unit|package'
 }
 check 'Tests of the library and the Python package with every setting, where ordinary runs take turns' thorough
-check 'The Python package with transformers 5.24' newer_transformers
+check 'The Python package with transformers 5.20 and 5.24' other_transformers
 check 'Each torch that the project is for: library, programs, tests and Python package' scripts/matrix.sh
 wheel() {
   scripts/wheel.sh out/wheel && bash verify/tests/install/wheel_test.sh out/wheel/*.whl "${STREAMBP_HF_VENV:-.venv-hf}" out/wheel/empty

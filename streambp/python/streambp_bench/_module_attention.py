@@ -56,9 +56,10 @@ def _parts():
     """The code of transformers' mask functions whose rows see an interval of keys that ends with themselves, and what it is."""
     from transformers import masking_utils as masks
 
-    return {masks.causal_mask_function.__code__: "causal", masks.sliding_window_overlay(1).__code__: "window",
-            masks.chunked_overlay(1, None).__code__: "blocks", masks.packed_sequence_mask_function(None).__code__: "blocks",
-            masks.remap_positions_for_packed_sequence(None, None).__code__: "inner", masks.and_masks().__code__: "all"}
+    parts = {masks.causal_mask_function.__code__: "causal", masks.sliding_window_overlay(1).__code__: "window",
+             masks.chunked_overlay(1, None).__code__: "blocks", masks.packed_sequence_mask_function(None).__code__: "blocks", masks.and_masks().__code__: "all"}
+    remap = getattr(masks, "remap_positions_for_packed_sequence", None)  # transformers 5.20 has none: a packed row's positions are the row's
+    return parts if remap is None else parts | {remap(None, None).__code__: "inner"}
 
 
 def parts_of(function):

@@ -115,6 +115,15 @@ def check_gate(name, experts, config):
                              "as a constant; a newer one reads the config")
 
 
+def check_norm_groups(name, norm, config):
+    """Mamba-2's gated norm is one of each group of channels; that of transformers 5.20's Granite is one of all, whatever the config says."""
+    groups = getattr(config, "mamba_n_groups", getattr(config, "n_groups", 1))
+    channels = norm.weight.numel()
+    if getattr(norm, "group_size", channels) != channels // groups:
+        raise InputError(f"{name}: {type(norm).__name__} takes {channels} channels as one, expected groups of {channels // groups}, the config's {groups}: "
+                         "this transformers has it so; a newer one reads the config")
+
+
 def check_modules(base):
     """Whatever computes something else than its class says: offloaded by accelerate, replaced, or with a forward of its own."""
     for name, module in text_modules(base):
@@ -127,6 +136,8 @@ def check_modules(base):
                              "known to streambp")
         if kind.__name__ == "GptOssExperts":
             check_gate(name, module, text_config(base))
+        if kind.__name__ in ("GraniteMoeHybridRMSNormGated", "NemotronHRMSNormGated"):
+            check_norm_groups(name, module, text_config(base))
         forward = module.__dict__.get("forward")
         source = getattr(forward, "__module__", None) or ""
         if forward is not None and module is not base and not source.startswith(FORWARDS) and not is_cast(forward):

@@ -92,6 +92,7 @@ class RowCache:
     """
 
     is_compileable = False
+    record_past = True  # is_recording_past() of transformers 5.20, whose layers also read states by themselves: layers[index].conv_states[0]
 
     def __init__(self, rows, begin, before=None, rooms=None, updates=None):
         self.rows, self.begin, self.before, self.rooms, self.updates = rows, begin, before or {}, rooms, updates
@@ -148,6 +149,17 @@ class RowCache:
     def update_recurrent_state(self, recurrent_states, layer_idx=None, state_idx=0, **kwargs):
         self.after["recurrence", state_idx] = recurrent_states
         return recurrent_states
+
+    @property
+    def conv_states(self):
+        return self._states("convolution")
+
+    @property
+    def recurrent_states(self):
+        return self._states("recurrence")
+
+    def _states(self, wanted):
+        return {name[1]: self._state(name) for name in self.before if name[0] == wanted}
 
     def is_recording_past(self, *args):
         return True  # or a chunk of one row would change states in place

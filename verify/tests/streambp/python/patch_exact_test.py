@@ -28,6 +28,10 @@ class PatchExact(unittest.TestCase):
     def test_families(self):
         worst = 0.0
         for name in FAMILIES:
+            if any(type(module).__name__ == "GraniteMoeHybridRMSNormGated" and not hasattr(module, "group_size") for module in load(name).modules()) \
+                    and load(name).config.mamba_n_groups > 1:  # transformers 5.20's
+                self.assertRaises(sb.InputError, lambda name=name: sb.patch(load(name), lane="engine"))
+                continue
             vocab = min(61, load(name).config.vocab_size)
             of_family = 0.0
             for padding, lengths in (("right", (29, 11, 18)), ("left", (17, 29, 10))):

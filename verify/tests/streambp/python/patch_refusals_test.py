@@ -39,6 +39,12 @@ class Refused(unittest.TestCase):
             setattr(model.model.layers[1].mlp.experts, own, 3.0)
             self.assert_refused(f"layers.1.mlp.experts.{own} is 3.0", key, model=model)
 
+    def test_a_norm_that_is_not_in_the_config_s_groups(self):
+        model = load("granite-hybrid-groups")
+        norm = next(each.mamba.norm for each in model.model.layers if each.mamba is not None)
+        norm.group_size = norm.weight.numel()
+        self.assert_refused("mamba.norm", "as one", "groups of", model=model)
+
     def test_outputs_that_are_not_kept(self):
         for name in ("output_attentions", "output_hidden_states"):
             self.assert_refused(name, **{name: True})
