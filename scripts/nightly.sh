@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, kills of sweeps, trainings and ranks and other faults, allocations that fail,
-# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, every torch, a wheel, headers by
-# themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
+# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with a newer transformers, every torch, a wheel, scripts/gpu.sh
+# without a GPU, headers by themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
 # with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
@@ -68,12 +68,12 @@ cuda_on_host() {
   (build_project release cuda_host_test cuda_test streambp-bench) || return
   ctest --preset release -R '^cuda_(architectures|code)$' || return
   STREAMBP_ORDERS=200 build/release/bin/cuda_host_test --gtest_brief=1 || return
-  OMP_NUM_THREADS=1 build/release/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*'
+  STREAMBP_THOROUGH=1 OMP_NUM_THREADS=1 build/release/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*'
 }
 cuda_with_sanitizers() {
   (build_project asan cuda_host_test cuda_test && build_project tsan cuda_host_test) || return
   build/asan/bin/cuda_host_test --gtest_brief=1 || return
-  OMP_NUM_THREADS=1 build/asan/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*' || return
+  STREAMBP_THOROUGH=1 OMP_NUM_THREADS=1 build/asan/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*' || return
   # The sanitizer wants its own addresses free. It is asked for races alone, not for far indices.
   setarch -R build/tsan/bin/cuda_host_test --gtest_brief=1 --gtest_filter='-LongIndex*'
 }
@@ -96,7 +96,7 @@ newer_transformers() {
 headers() {
   local torch
   torch=$(echo "$venv"/lib/python3*/site-packages/torch)
-  bash verify/tests/install/headers_test.sh build/release "$torch" build/release/headers --all
+  bash verify/tests/install/headers_test.sh build/release "$torch" build/release/headers
 }
 
 check 'Equality of all methods on random small models, every objective' "$verify" sweep
@@ -143,9 +143,11 @@ wheel() {
   scripts/wheel.sh out/wheel && bash verify/tests/install/wheel_test.sh out/wheel/*.whl "${STREAMBP_HF_VENV:-.venv-hf}" out/wheel/empty
 }
 check 'A wheel, installed into an empty environment and used' wheel
+check "scripts/gpu.sh rehearsed on a machine without a GPU" \
+  bash verify/tests/scripts/gpu_script_test.sh "$project" "$project/build/release/bin" "$venv/bin/python"
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \
-  bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all
+  bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory
 check 'A selection of tests with the address and undefined-behaviour sanitizers' tests_of asan
 check 'CUDA kernels on the host, in 200 orders of blocks and threads' cuda_on_host
 check 'CUDA kernels on the host with the address, undefined-behaviour and thread sanitizers' cuda_with_sanitizers
