@@ -109,14 +109,14 @@ check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$
 check 'The reference against complex steps' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "Errors of float32 where targets lead by 20 nats, relative to standard's" "$verify" precision --dtype float32 --lead 20 --seeds 5
-check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
-check 'Published mistakes and their verdicts' python3 scripts/conformance.py
-check "Trainers of TRL: gradients of a patched trainer's and of backward" python3 scripts/live_models.py --out out/live-models
+check "compare's verdicts on gradients of Hugging Face" python3 scripts/pages/compare_verdicts.py --out out/compare-verdicts
+check 'Published mistakes and their verdicts' python3 scripts/pages/conformance.py
+check "Trainers of TRL: gradients of a patched trainer's and of backward" python3 scripts/pages/live_models.py --out out/live-models
 check 'Every causal LM of transformers by its own code' python3 scripts/any_model.py --out out/any-model
-check 'Recipes of TRL, patched and plain' python3 scripts/recipes.py --out out/recipes
+check 'Recipes of TRL, patched and plain' python3 scripts/pages/recipes.py --out out/recipes
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
-check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/train_parity.py --out out/train-parity --runs "$(mktemp -d)"
+check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/pages/train_parity.py --out out/train-parity --runs "$(mktemp -d)"
 check 'Ninety-five kills of a training, signals, eight writers at once, weights that shrink while they are read' \
   python3 verify/tests/hostile/storms_test.py build/release/bin --kills 95
 check 'Twenty ranks killed at random moments' bash verify/tests/bench/ranks_test.sh build/release/bin/streambp-bench 20
