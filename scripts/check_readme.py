@@ -17,7 +17,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = {"README.md": (3, 5), "bench/longest.md": (2, 6)}  # with at least so many blocks of commands, and longest sequences in tables
-SHORTER = {"--seq-len 1024,2048": "--seq-len 32,64", "--seq-len 1024": "--seq-len 64"}
+SHORTER = {"--seq-len 1024,2048": "--seq-len 32,64", "--seq-len 1024": "--seq-len 64", "--steps 20": "--steps 2"}
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 ROOM_PATH = re.compile(r"`((?:\.\./)*(?:scripts|streambp|bench|verify|reference|results)/[\w./-]*\.(?:sh|py|cc|h|md|cu|cuh|jsonl|cmake))\b")
 

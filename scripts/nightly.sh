@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, kills of sweeps, trainings and ranks and other faults, allocations that fail,
-# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with an older and a newer transformers, every torch, a wheel, headers by
-# themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
+# mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with an older and a newer transformers, every torch, a wheel,
+# scripts/gpu.sh without a GPU, headers by themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
 # with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
@@ -68,12 +68,12 @@ cuda_on_host() {
   (build_project release cuda_host_test cuda_test streambp-bench) || return
   ctest --preset release -R '^cuda_(architectures|code)$' || return
   STREAMBP_ORDERS=200 build/release/bin/cuda_host_test --gtest_brief=1 || return
-  OMP_NUM_THREADS=1 build/release/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*'
+  STREAMBP_THOROUGH=1 OMP_NUM_THREADS=1 build/release/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*'
 }
 cuda_with_sanitizers() {
   (build_project asan cuda_host_test cuda_test && build_project tsan cuda_host_test) || return
   build/asan/bin/cuda_host_test --gtest_brief=1 || return
-  OMP_NUM_THREADS=1 build/asan/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*' || return
+  STREAMBP_THOROUGH=1 OMP_NUM_THREADS=1 build/asan/bin/cuda_test --gtest_brief=1 --gtest_filter='*CudaKernels*host*' || return
   # The sanitizer wants its own addresses free. It is asked for races alone, not for far indices.
   setarch -R build/tsan/bin/cuda_host_test --gtest_brief=1 --gtest_filter='-LongIndex*'
 }
@@ -98,7 +98,7 @@ other_transformers() {
 headers() {
   local torch
   torch=$(echo "$venv"/lib/python3*/site-packages/torch)
-  bash verify/tests/install/headers_test.sh build/release "$torch" build/release/headers --all
+  bash verify/tests/install/headers_test.sh build/release "$torch" build/release/headers
 }
 
 check 'Equality of all methods on random small models, every objective' "$verify" sweep
@@ -111,14 +111,14 @@ check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$
 check 'The reference against complex steps' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
 check "Errors of float32 where targets lead by 20 nats, relative to standard's" "$verify" precision --dtype float32 --lead 20 --seeds 5
-check "compare's verdicts on gradients of Hugging Face" python3 scripts/compare_verdicts.py --out out/compare-verdicts
-check 'Published mistakes and their verdicts' python3 scripts/conformance.py
-check "Trainers of TRL: gradients of a patched trainer's and of backward" python3 scripts/live_models.py --out out/live-models
+check "compare's verdicts on gradients of Hugging Face" python3 scripts/pages/compare_verdicts.py --out out/compare-verdicts
+check 'Published mistakes and their verdicts' python3 scripts/pages/conformance.py
+check "Trainers of TRL: gradients of a patched trainer's and of backward" python3 scripts/pages/live_models.py --out out/live-models
 check 'Every causal LM of transformers by its own code' python3 scripts/any_model.py --out out/any-model
-check 'Recipes of TRL, patched and plain' python3 scripts/recipes.py --out out/recipes
+check 'Recipes of TRL, patched and plain' python3 scripts/pages/recipes.py --out out/recipes
 check 'Kills, full disks, closed descriptors, writers at the same time' \
   bash verify/tests/bench/faults_test.sh build/release/bin/streambp-bench 50
-check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/train_parity.py --out out/train-parity --runs "$(mktemp -d)"
+check 'Training by every method: losses of 300 steps' "$venv/bin/python" scripts/pages/train_parity.py --out out/train-parity --runs "$(mktemp -d)"
 check 'Ninety-five kills of a training, signals, eight writers at once, weights that shrink while they are read' \
   python3 verify/tests/hostile/storms_test.py build/release/bin --kills 95
 check 'Twenty ranks killed at random moments' bash verify/tests/bench/ranks_test.sh build/release/bin/streambp-bench 20
@@ -145,9 +145,11 @@ wheel() {
   scripts/wheel.sh out/wheel && bash verify/tests/install/wheel_test.sh out/wheel/*.whl "${STREAMBP_HF_VENV:-.venv-hf}" out/wheel/empty
 }
 check 'A wheel, installed into an empty environment and used' wheel
+check "scripts/gpu.sh rehearsed on a machine without a GPU" \
+  bash verify/tests/scripts/gpu_script_test.sh "$project" "$project/build/release/bin" "$venv/bin/python"
 check 'Every public header by itself' headers
 check 'The whole library as a subdirectory of another project' \
-  bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory --all
+  bash verify/tests/install/install_test.sh add_subdirectory . "$venv" build/release/subdirectory
 check 'A selection of tests with the address and undefined-behaviour sanitizers' tests_of asan
 check 'CUDA kernels on the host, in 200 orders of blocks and threads' cuda_on_host
 check 'CUDA kernels on the host with the address, undefined-behaviour and thread sanitizers' cuda_with_sanitizers

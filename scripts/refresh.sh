@@ -37,8 +37,8 @@ make() {
   bash -c "$*" || { status=1 && echo "refresh.sh: results/$name: its command failed" >&2; }
 }
 
-make live-models scripts/live_models.py
-make recipes scripts/recipes.py --resume
+make live-models scripts/pages/live_models.py
+make recipes scripts/pages/recipes.py --resume
 make any-model scripts/any_model.py --resume
 make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model.py --resume --out results/any-model-5.24
 make any-model-times scripts/any_model_times.py --resume
@@ -55,23 +55,23 @@ make qwen3.5-2 "$recurrent" --out results/qwen3.5-2
 make qwen3.5-1 "$recurrent" --threads 1 --out results/qwen3.5-1
 make cpu 'streambp-bench sweep --model qwen3-cpu --method standard,checkpoint,streambp --seq-len 512,1024,2048,4096,8192 --chunk auto --repeats 3 --resume --out results/cpu && scripts/plot.py --records results/cpu --out results/cpu'
 make cpu-16384 streambp-bench sweep --model qwen3-cpu --method streambp --seq-len 16384 --repeats 1 --out results/cpu-16384
-make compare-verdicts scripts/compare_verdicts.py --seq-len 40,2048 --out results/compare-verdicts
-make confident-tokens scripts/confident_tokens.py
+make compare-verdicts scripts/pages/compare_verdicts.py --seq-len 40,2048 --out results/compare-verdicts
+make confident-tokens scripts/pages/confident_tokens.py
 make proofs scripts/proofs.py
-make precision scripts/precision.py
-make precision-hf scripts/precision_hf.py
-make training scripts/train_parity.py
-make prediction scripts/prediction.py --out results/prediction
+make precision scripts/pages/precision.py
+make precision-hf scripts/pages/precision_hf.py
+make training scripts/pages/train_parity.py
+make prediction scripts/pages/prediction.py --out results/prediction
 make paper-times-cpu OMP_NUM_THREADS=1 streambp-bench paper --table 1,2 --scale cpu --repeats 3 --out results/paper-times-cpu
 make bytes-per-token 'streambp-bench bytes-per-token --out results/bytes-per-token && scripts/plot_bytes.py --folder results/bytes-per-token'
-make qlora scripts/qlora.py
-make published-memory scripts/published_memory.py
+make qlora scripts/pages/qlora.py
+make published-memory scripts/pages/published_memory.py
 # Liger is where `pip install --no-deps --target out/liger liger-kernel` has put it.
-of_conformance='scripts/conformance.py --records results/conformance/results.jsonl'
+of_conformance='scripts/pages/conformance.py --records results/conformance/results.jsonl'
 make conformance "$of_conformance && STREAMBP_TRANSFORMERS_VERSION=5.24.0 $of_conformance && PYTHONPATH=out/liger $of_conformance --only liger &&
   $of_conformance --page verify/ERRATA.md"
 make timeline 'streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --method streambp --seq-len 32768 --timeline out/timeline.csv --out results/timeline && scripts/plot.py --timeline out/timeline.csv --out results/timeline'
-make paper 'streambp-bench paper --out results/paper --quiet && scripts/plot_paper.py --folder results/paper && scripts/paper_claims.py'
+make paper 'streambp-bench paper --out results/paper --quiet && scripts/plot_paper.py --folder results/paper && scripts/pages/paper_claims.py'
 predicted='streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --optimizer adamw'
 make ranks "$predicted --ranks 8,16,32,64,128,256,512,1024 --method streambp --seq-len 32768 --out results/ranks > results/ranks/table.txt"
 on_paper="$predicted --zero zero-2 --method checkpoint,streambp --teraflops 400 --link 50GB --overlap"

@@ -1,4 +1,4 @@
-"""The recipes of scripts/live_models.py: trainers of TRL and transformers with their settings."""
+"""The recipes of scripts/pages/live_models.py: trainers of TRL and transformers with their settings."""
 
 import copy
 

@@ -46,7 +46,7 @@ check 'further than standard' '(len(records) == 2 and "choice" not in records[0]
   2 * records[0]["seq_len"] and len(records[1]["choice"]["considered"]) > 3)' stdout
 cp stdout furthest
 longest 'the same by --suggest' 0 --budget 2MB --suggest --json
-python3 - <<'PYTHON' || fail 'auto and --suggest differ'
+/usr/bin/python3 - <<'PYTHON' || fail 'auto and --suggest differ'
 import json
 best = [r for r in map(json.loads, open("stdout")) if r["suggested"]][0]
 auto = [json.loads(line) for line in open("furthest")][1]

@@ -5,9 +5,10 @@ set -uo pipefail
 program=$(realpath "$1")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cd "$folder" || exit 1
 dtype=float64
 failures=0
+source "$(dirname "${BASH_SOURCE[0]}")/../forked_program.sh"
+cd "$folder" || exit 1
 
 fail() {
   echo "FAILED: $name: $1"
@@ -21,7 +22,7 @@ run() {
   name=$1
   local code=$2
   shift 2
-  "$program" "$@" >stdout 2>stderr
+  call stdout stderr "$@"
   local got=$?
   [ "$got" -eq "$code" ] || fail "exit $got, expected $code"
 }
@@ -46,7 +47,7 @@ refuses() {
 
 # check WHAT EXPRESSION FILE: a Python expression over `records`, the lines of FILE, has to be true.
 check() {
-  python3 - "$2" "$3" <<'PYTHON' >check-output 2>&1 || fail "$1: $(tail -n 1 check-output)"
+  /usr/bin/python3 - "$2" "$3" <<'PYTHON' >check-output 2>&1 || fail "$1: $(tail -n 1 check-output)"
 import json, sys
 records = [json.loads(line) for line in open(sys.argv[2], encoding="utf-8")]
 if not eval(sys.argv[1]):
@@ -63,6 +64,7 @@ longest() {
 }
 
 finish() {
+  end_calls
   [ "$failures" -eq 0 ] || { echo "$failures checks failed"; exit 1; }
   echo "all checks passed"
 }

@@ -23,7 +23,7 @@ run 'written' 0 sweep --config flags.toml --seq-len 33,65 --objective dpo --set 
 [ ! -e from-file/written ] && [ "$(head -n 1 written.toml)" = '[sweep]' ] || fail 'its section'
 run 'read again' 0 sweep --config written.toml --out again
 run 'typed' 0 sweep --model qwen3-tiny --seq-len 33,65 --objective dpo --set beta=0.1 --method streambp --keep-attention --device meta --out all-typed
-python3 - <<'PYTHON' || fail 'what was written is not what was typed'
+/usr/bin/python3 - <<'PYTHON' || fail 'what was written is not what was typed'
 import json
 a, b = ([json.loads(line)["key"] for line in open(folder + "/results.jsonl")] for folder in ("again", "all-typed"))
 assert a == b and len(a) == 2, (a, b)

@@ -7,12 +7,14 @@ run 'exporting a preset' 0 export --model gemma3-tiny --dtype float32 --seed 5 -
 run 'exporting over a folder' 2 export --model gemma3-tiny --out exported
 grep -q 'holds a config.json already' stderr || fail 'stderr does not say which file is there already'
 mkdir one
+jobs=()
 for run in 1 2 3 4; do
   "$program" export --model qwen3-tiny --dtype float32 --seed "$run" --out one >"one.$run" 2>&1 &
+  jobs+=($!)
 done
 name='exports into one folder'
 written=0
-for job in $(jobs -p); do
+for job in "${jobs[@]}"; do
   wait "$job" && written=$((written + 1))
 done
 [ "$written" -eq 1 ] || fail "$written wrote to the folder, expected one"

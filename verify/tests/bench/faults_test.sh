@@ -137,7 +137,7 @@ done
 
 # --- Kills at any time: what was on disk stays as it was, the rest is measured once.
 storm() {
-  python3 - "$program" "$kills" "$RANDOM" <<'PYTHON'
+  /usr/bin/python3 - "$program" "$kills" "$RANDOM" <<'PYTHON'
 import json, os, random, signal, subprocess, sys, time
 program, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
@@ -187,8 +187,8 @@ small_stack "$program" sweep --model qwen3-tiny --seq-len 8 --out stack >stdout 
 name="kills"
 storm >stdout 2>stderr || fail "$(tail -n 1 stderr)"
 cat stdout
-for attempt in 0.2 0.3 0.4; do
-  { timeout -s KILL "$attempt" "$program" export --model qwen3-cpu --out killed-model; } >stdout 2>stderr
+for attempt in 0.2 0.3 0.4; do  # in the foreground timeout waits for the end of what it kills
+  { timeout --foreground -s KILL "$attempt" "$program" export --model qwen3-cpu --out killed-model; } >stdout 2>stderr
 done
 rm -f killed-model/config.json killed-model/model.safetensors
 run "export after kills" 0 export --model qwen3-cpu --out killed-model

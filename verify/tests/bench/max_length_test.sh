@@ -19,7 +19,7 @@ rejects 'expected a size such as 80GB, or a card: rtx-3090, rtx-4090, l40s, a100
 rejects 'expected meta' --budget 1MB --device cpu
 name='cards by name'
 "$program" max-length --help >help
-python3 - help "$(dirname "${BASH_SOURCE[0]}")/../../../bench/longest.md" <<'PYTHON' || fail "--help and bench/longest.md differ"
+/usr/bin/python3 - help "$(dirname "${BASH_SOURCE[0]}")/../../../bench/longest.md" <<'PYTHON' || fail "--help and bench/longest.md differ"
 import re, sys
 printed = re.findall(r"^  (\S+) +(\S.*?) +(\d+\.\d\d) GiB, +(\d+\.\d\d) GiB$", open(sys.argv[1]).read(), re.MULTILINE)
 page = re.findall(r"^\| `(\S+)` \| (.*?) \| (\S+) GiB \| (\S+) GiB \|$", open(sys.argv[2]).read(), re.MULTILINE)
@@ -47,7 +47,7 @@ rejects 'nothing that was tried fits, the leanest needs ' --budget 20KB --method
 
 # Each remedy that the last command named, after these arguments of max-length, reaches the length that it says.
 remedies_hold() {
-  python3 - stderr "$program" "$@" <<'PYTHON' || fail "a remedy is not what it says"
+  /usr/bin/python3 - stderr "$program" "$@" <<'PYTHON' || fail "a remedy is not what it says"
 import json, re, subprocess, sys
 text = open(sys.argv[1], encoding="utf-8").read()
 remedies = re.findall(r"(--method [^;]*), (\d+) tokens", text.split("what would fit: ")[1])
@@ -78,7 +78,7 @@ remedies_hold --model qwen3-8b --lora-rank 16 --budget 8GB
 longest "every method and objective" 0 --budget 2MB --objective sft,dpo,grpo --batch 1,2 --chunk 7,auto --json
 check "24 objects, sums" 'len(records) == 24 and all(sum(r["breakdown"].values()) == r["peak_bytes"] <= r["budget_bytes"]
   and r["seq_len"] > 0 and 0 < r["resolution_tokens"] <= 1 for r in records)' stdout
-python3 - stdout "$program" <<'PYTHON' || fail "not the longest"
+/usr/bin/python3 - stdout "$program" <<'PYTHON' || fail "not the longest"
 import json, subprocess, sys
 for number, line in enumerate(open(sys.argv[1], encoding="utf-8")):
     r = json.loads(line)
@@ -100,7 +100,7 @@ longest "the greatest length" 0 --budget 2MB --suggest --json
 check "one is suggested" 'sum(r["suggested"] for r in records) == 1' stdout
 cp stdout all
 longest "the greatest length, as a table" 0 --budget 2MB --suggest
-python3 - "$program" <<'PYTHON' || fail "the answer"
+/usr/bin/python3 - "$program" <<'PYTHON' || fail "the answer"
 import json, re, subprocess, sys
 records = [json.loads(line) for line in open("all", encoding="utf-8")]
 best = next(r for r in records if r["suggested"])
@@ -168,7 +168,7 @@ run "quantised weights" 2 max-length --device meta --model quantized --budget 4M
 grep -q 'no weights next to config.json.*with --quantize nf4' stderr || fail "what to do"
 # Published in MXFP4 or FP8: config.json is enough for a prediction, of what is trained, bfloat16; weights are read where there are values.
 mkdir mxfp4
-python3 -c 'import json, sys; config = json.load(sys.stdin); config.pop("dtype", None); config.pop("torch_dtype", None)
+/usr/bin/python3 -c 'import json, sys; config = json.load(sys.stdin); config.pop("dtype", None); config.pop("torch_dtype", None)
 print(json.dumps({**config, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}))' \
   <"$goldens/models/gpt-oss/config.json" >mxfp4/config.json
 run "MXFP4's config.json" 0 max-length --device meta --model mxfp4 --budget 4MiB --method streambp --json
@@ -179,7 +179,7 @@ for packed in mxfp4 fp8; do
   run "weights in $packed" 0 sweep --model "$goldens/quantized/$packed" --seq-len 8 --method standard,streambp --repeats 1 --out "ran-$packed"
   grep -q "note: .*its ${packed^^} weights are dequantised to bfloat16" stderr || fail "no note"
 done
-python3 -c 'import json, sys; print(json.dumps({**json.load(sys.stdin), "num_hidden_layers": 4096, "hidden_size": 262144, "head_dim": 8192,
+/usr/bin/python3 -c 'import json, sys; print(json.dumps({**json.load(sys.stdin), "num_hidden_layers": 4096, "hidden_size": 262144, "head_dim": 8192,
 "intermediate_size": 4194304, "num_attention_heads": 4096, "num_key_value_heads": 4096, "layer_types": None}))' <config/config.json >vast/config.json
 run "sizes that nobody has" 2 max-length --model vast --budget 80GiB
 [ "$(wc -l <stderr)" -eq 1 ] || fail "expected one line on stderr"

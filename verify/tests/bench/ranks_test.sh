@@ -102,7 +102,7 @@ for stage in ("zero-2", "zero-3"):
 weights, divided = (of("predicted", 8)["sft", stage]["resident_bytes"] for stage in ("zero-2", "zero-3"))
 assert divided < weights, (weights, divided)
 PYTHON
-name='figures' && { python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+name='figures' && { /usr/bin/python3 figures.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 run 'records that are there' 2 ranks "${of_all[@]}" --ranks 2 --repeats 2 --out two
 grep -q 'two/results.jsonl: holds 8 records already; expected --resume' stderr || fail 'stderr does not name them'
@@ -136,7 +136,7 @@ for stage, record in parts.items():
     assert record["sent_by_pass"][kind]["bytes"] == passes * one["sent_by_pass"][kind]["bytes"], stage
     assert record["key"] != one["key"], stage
 PYTHON
-name='micro-batches' && { python3 parts.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+name='micro-batches' && { /usr/bin/python3 parts.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # Float32 master weights of bfloat16 ones: what two processes hold before a pass is what is predicted, 12 bytes a number of a share.
 masters=(--model qwen3-tiny --dtype bfloat16 --method streambp --chunk 7 --seq-len 33 --optimizer adamw --repeats 1)
@@ -158,7 +158,7 @@ for stage, record in measured.items():
     more = counted[stage]["resident_bytes"] - none[stage]["resident_bytes"]
     assert abs(more / (4 * share) - 1) <= 0.01, (stage, more, share)
 PYTHON
-name='master weights' && { python3 masters.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+name='master weights' && { /usr/bin/python3 masters.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # One batch whose rows two processes divide: the losses of one process, and memory that many ranks divide.
 of_rows=(--divide rows --model gemma3-tiny --dtype float64 --method streambp --chunk 7 --objective sft,dpo --seq-len 135 --zero none,zero-2 --repeats 1)
@@ -181,10 +181,10 @@ for cell, record in two.items():
     inputs = [counted[cell]["breakdown_at_peak"]["layer inputs"], eight[cell]["breakdown_at_peak"]["layer inputs"]]
     assert inputs[0] > 3 * inputs[1], (cell, inputs)
 PYTHON
-name='rows' && { python3 rows.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+name='rows' && { /usr/bin/python3 rows.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # The three exchanges: one loss, and the memory and messages that are predicted.
-exchanges=(--divide rows --exchange gather,ring,ulysses --model qwen3-cpu --lora-rank 4 --method streambp --chunk 64 --seq-len 2001 --zero zero-2 --repeats 1)
+exchanges=(--divide rows --exchange gather,ring,ulysses --model qwen3-cpu --lora-rank 4 --method streambp --chunk 64 --seq-len 1001 --zero zero-2 --repeats 1)
 run 'exchanges on two processes' 0 ranks "${exchanges[@]}" --ranks 2 --out exchanges-2
 run 'exchanges on counted ranks' 0 ranks "${exchanges[@]}" --ranks 2,4 --device meta --out exchanges-counted
 cat >exchanges.py <<'PYTHON'
@@ -201,10 +201,10 @@ for exchange, record in two.items():
     print(f"{exchange}: predicted peak off by {100 * error:.3f} %")
     assert abs(error) <= 0.01, (exchange, error)
 PYTHON
-name='exchanges' && { python3 exchanges.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+name='exchanges' && { /usr/bin/python3 exchanges.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # Two that torchrun might have started, of which one has another command line.
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
 RANK=1 "$program" ranks --model qwen3-tiny --method streambp --seq-len 34 --out other >other 2>&1 &
 RANK=0 run 'another command line' 2 ranks --model qwen3-tiny --method streambp --seq-len 33 --out one
@@ -233,7 +233,7 @@ sums = [e for e in events if e["ph"] == "B" and e["name"] == "sums over ranks"]
 assert sums and all(e["tid"] == 2 for e in sums), sums
 assert any(e["ph"] == "B" and e["tid"] == 1 and "backward" in e["name"] for e in events)
 PYTHON
-name='overlap' && { python3 overlap.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+name='overlap' && { /usr/bin/python3 overlap.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # A link of 4 MB/s: what ZeRO-2 sends of a step, 0.6 MB and its weights, takes so long, and a link has its own key.
 run 'a simulated link' 0 ranks "${of_one[@]}" --zero zero-2 --ranks 2 --repeats 2 --link 4MB --out linked
@@ -246,7 +246,7 @@ assert record["loss"] == plain["loss"] and record["sent_by_pass"] == plain["sent
 sent = sum(t["bytes"] for member in ("sent_by_pass", "sent_by_step") for t in record[member].values())
 assert record["seconds_median"] >= sent / 4e6, (record["seconds_median"], sent)
 PYTHON
-name='a simulated link' && { python3 link.py 2>stderr || fail "$(tail -n 1 stderr)"; }
+name='a simulated link' && { /usr/bin/python3 link.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # A rank that runs out of memory is a result: it is recorded, and the rest is run.
 short=(--model qwen3-tiny --dtype float64 --ranks 2 --zero none --method standard,streambp --chunk 16 --seq-len 64,1024 --repeats 1)
@@ -259,7 +259,7 @@ check 'its bytes' 'records[2]["out_of_memory"]["limit_bytes"] == 6000000 < recor
 run 'out of memory, resumed' 3 ranks "${short[@]}" --memory-limit 6MB --resume --out short
 [ "$(wc -l <short/results.jsonl)" -eq 4 ] || fail 'a cell was run twice'
 run 'out of memory, in JSON' 3 ranks "${short[@]}" --memory-limit 6MB --json --out short-json
-python3 -c 'import json; assert [json.loads(line)["status"] for line in open("stdout")] == ["ok", "ok", "oom", "ok"]' || fail 'expected each record once'
+/usr/bin/python3 -c 'import json; assert [json.loads(line)["status"] for line in open("stdout")] == ["ok", "ok", "oom", "ok"]' || fail 'expected each record once'
 
 # A cell that fails before one that runs out: it is known when ranks are started again, and the exit code is its own.
 run 'failed and out of memory' 1 ranks "${short[@]}" --set divisor=1e-320 --memory-limit 6MB --out short-failing

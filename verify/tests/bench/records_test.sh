@@ -19,7 +19,7 @@ run 'several folders' 0 records plain kept/results.jsonl other
 grep -q 'optimizer bits:32,master_weights:false,name:adamw' stdout || fail 'what differs from run to run is not named'
 
 run 'flat' 0 records plain kept other --flat
-python3 - stdout <<'PYTHON' || fail 'the CSV is not the records'
+/usr/bin/python3 - stdout <<'PYTHON' || fail 'the CSV is not the records'
 import csv, json, sys
 rows = list(csv.DictReader(open(sys.argv[1], encoding="utf-8", newline="")))
 records = [(f"{folder}/results.jsonl", json.loads(line)) for folder in ("plain", "kept", "other") for line in open(f"{folder}/results.jsonl")]
@@ -47,14 +47,14 @@ assert rows[-1]["settings.optimizer.name"] == "adamw" and rows[0]["settings.opti
 PYTHON
 sweep 'short of memory' 3 short --seq-len 9,400 --method standard --memory-limit 2MB
 run 'flat' 0 records plain short --flat
-python3 - <<'PYTHON' || fail 'what an oom record needs, in columns'
+/usr/bin/python3 - <<'PYTHON' || fail 'what an oom record needs, in columns'
 import csv, json
 rows, records = list(csv.DictReader(open("stdout", newline=""))), [json.loads(line) for line in open("short/results.jsonl")]
 lost = rows[-1]
 assert lost["status"] == "oom" and rows[0]["out_of_memory.needed_bytes"] == "", rows
 assert int(lost["out_of_memory.asked_bytes"]) + int(lost["out_of_memory.alive_bytes"]) == int(lost["out_of_memory.needed_bytes"]) > 2000000 == int(lost["out_of_memory.limit_bytes"]), lost
 PYTHON
-python3 - "$page" <<'PYTHON' || fail 'members that bench/records.md does not explain'
+/usr/bin/python3 - "$page" <<'PYTHON' || fail 'members that bench/records.md does not explain'
 import json, re, sys
 explained = set(re.findall(r"`([a-z_]+)`", open(sys.argv[1], encoding="utf-8").read()))
 records = [json.loads(line) for folder in ("plain", "kept", "other") for line in open(f"{folder}/results.jsonl")]
@@ -86,7 +86,7 @@ PYTHON
     grep -q 'pip install pyarrow$' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that says what to install'
   fi
 }
-python3 -m venv --without-pip bare
+/usr/bin/python3 -m venv --without-pip bare
 parquet 'Parquet' plain kept other
 run 'Parquet over a folder' 2 records plain --parquet kept
 cp plain/results.jsonl before.jsonl
@@ -99,7 +99,7 @@ run 'both forms' 2 records plain --flat --parquet again.parquet
 mkdir strange
 printf '{"schema":1,"method":"x\\u001b[31m","error":"a \\"b\\", c\\nd","seq_len":3}\n' >strange/results.jsonl
 run 'names that CSV and terminals would obey' 0 records strange --flat
-python3 -c 'import csv; row, = csv.DictReader(open("stdout", newline="")); assert row["error"] == "a \"b\", c\nd" and row["seq_len"] == "3", row' || fail 'quoting'
+/usr/bin/python3 -c 'import csv; row, = csv.DictReader(open("stdout", newline="")); assert row["error"] == "a \"b\", c\nd" and row["seq_len"] == "3", row' || fail 'quoting'
 grep -q $'\x1b' stdout && fail 'an escape sequence in the CSV'
 parquet 'the same in Parquet' strange
 run 'and in the table' 0 records strange
@@ -125,7 +125,7 @@ run 'by the name of a repository' 0 max-length --model Qwen/Qwen3-4B --budget 20
 grep -q 'Qwen/Qwen3-4B: no folder, taken as the preset qwen3-4b with random weights' stderr || fail 'it is not said'
 cp stdout by-repository
 run 'by its own' 0 max-length --model qwen3-4b --budget 20GB --method streambp --json
-python3 -c 'import json; a, b = (json.loads(open(n).read()) for n in ("by-repository", "stdout")); assert a["seq_len"] == b["seq_len"] > 1000' || fail 'another length'
+/usr/bin/python3 -c 'import json; a, b = (json.loads(open(n).read()) for n in ("by-repository", "stdout")); assert a["seq_len"] == b["seq_len"] > 1000' || fail 'another length'
 run 'neither' 2 max-length --model Qwen/Qwen99-4B --budget 20GB
 grep -q 'streambp-bench models' stderr || fail 'where presets are listed'
 run 'all methods and objectives but distillation' 0 sweep --model qwen3-tiny --device meta --seq-len 24 --batch 2 --method all --objective sft,dpo --out all-methods

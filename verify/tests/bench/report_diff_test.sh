@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
 sweep 'a grid' 0 before --seq-len 9,17
-python3 - <<'PYTHON'
+/usr/bin/python3 - <<'PYTHON'
 import json, os
 records = [json.loads(line) for line in open("before/results.jsonl")]
 def write(folder, changed):
@@ -38,7 +38,7 @@ write("unmatched", changed)
 PYTHON
 # verdict FOLDER CODE TEXT: the first line says TEXT.
 verdict() {
-  run "$1" "$2" report before "$1" --diff --output "$1.html" --markdown "$1.md"
+  run "$1" "$2" report before "$1" --diff --markdown "$1.md"
   head -n 1 stdout | grep -qF "$3" || fail "expected '$3', got '$(head -n 1 stdout)'"
 }
 verdict same 0 '6 cells are in both: 0 WORSE, 0 AMBIGUOUS, 0 BETTER, 6 SAME; 0 are in the first folder only, 0 in the second only'

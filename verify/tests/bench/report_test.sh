@@ -10,7 +10,7 @@ grep -q '^Smallest at 33 tokens' stdout || fail 'no verdict on memory'
 grep -q '^Fastest at 33 tokens' stdout || fail 'no verdict on time'
 grep -q 'Losses of 6 cells' stdout || fail 'no verdict on losses'
 grep -q '9 of 9 cells are good' page.md || fail 'coverage'
-python3 - <<'PYTHON' || fail 'the page is not the records'
+/usr/bin/python3 - <<'PYTHON' || fail 'the page is not the records'
 import html.parser, json, re
 page = open("page.html", encoding="utf-8").read()
 records = [json.loads(line) for line in open("grid/results.jsonl")]
@@ -66,14 +66,14 @@ grep -q 'results.jsonl:3: seq_len: expected a number' hostile.html || fail 'the 
 grep -q "1 are neither cells nor verdicts" hostile.html || fail 'a record that is no cell is not counted'
 
 run 'results of years' 0 report "$root/results" --output all.html
-python3 - "$root" <<'PYTHON' || fail 'a page of 500 records has more than 600 KB'
+/usr/bin/python3 - "$root" <<'PYTHON' || fail 'a page of 500 records has more than 600 KB'
 import glob, os, sys
 records = sum(1 for file in glob.glob(sys.argv[1] + "/results/**/results.jsonl", recursive=True) for _ in open(file))
 size = os.path.getsize("all.html")
 assert records > 1000 and size / records * 500 < 6e5, (records, size)
 PYTHON
 # Of two folders of one run each is relative to its own checkpoint; times whose interval holds 1 are no difference.
-python3 - <<'PYTHON'
+/usr/bin/python3 - <<'PYTHON'
 import json, os
 os.mkdir("half"), os.mkdir("noisy")
 for folder, factor, seconds in (("half", 0.5, lambda r: [0.5, 0.5]), ("noisy", 1, lambda r: [0.8, 1.1] if r["method"] == "streambp" else [0.9, 1.0])):
@@ -83,7 +83,7 @@ for folder, factor, seconds in (("half", 0.5, lambda r: [0.5, 0.5]), ("noisy", 1
             file.write(json.dumps({**record, "seconds": seconds(record)}) + "\n")
 PYTHON
 run 'two folders' 0 report grid half
-python3 - <<'PYTHON' || fail 'not relative to its own checkpoint'
+/usr/bin/python3 - <<'PYTHON' || fail 'not relative to its own checkpoint'
 rows = [line.split(" | ") for line in open("stdout") if line.startswith("| qwen3-tiny") and "| checkpoint" in line and "at tokens" not in line]
 rows = [row for row in rows if len(row) == 8]
 ratios = {row[1]: row[4] for row in rows}
@@ -113,7 +113,7 @@ grep -q 'which is written too' stderr || fail 'no word of the other page'
 run 'a folder for a file' 2 report grid --output empty
 
 # Numbers at the ends of a double have no axis: no chart, rather than one with nan in its paths.
-python3 - <<'PYTHON'
+/usr/bin/python3 - <<'PYTHON'
 import json, os
 records = [json.loads(line) for line in open("grid/results.jsonl", encoding="utf-8")]
 for name, value in {"most": 1.7e308, "least": 5e-324}.items():
@@ -132,7 +132,7 @@ done
 
 STREAMBP_PYTHON=nowhere run 'no Python' 2 report grid --output none.html
 grep -q 'nowhere can.t be started.*STREAMBP_PYTHON' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that names it'
-python3 -m venv --without-pip bare
+/usr/bin/python3 -m venv --without-pip bare
 STREAMBP_PYTHON=$PWD/bare/bin/python run 'a Python without packages' 2 report grid --output none.html
 grep -q 'pip install jinja2 matplotlib$' stderr && [ "$(wc -l <stderr)" -eq 1 ] || fail 'expected one line that says what to install'
 [ ! -e none.html ] || fail 'a page that was not drawn'

@@ -17,7 +17,7 @@ says() {
 
 # edit FILE PYTHON: PYTHON changes the bytearray `data`.
 edit() {
-  python3 - "$1" "$2" <<'PYTHON'
+  /usr/bin/python3 - "$1" "$2" <<'PYTHON'
 import sys
 data = bytearray(open(sys.argv[1], "rb").read())
 exec(sys.argv[2])
@@ -49,7 +49,7 @@ for predicted in 0 1; do
 done
 
 # Records from before the key held that count unless a file has changed since.
-python3 - keyed/results.jsonl older/results.jsonl <<'PYTHON'
+/usr/bin/python3 - keyed/results.jsonl older/results.jsonl <<'PYTHON'
 import json, os, sys
 def fnv(text):
     value = 0xcbf29ce484222325
@@ -74,7 +74,7 @@ one "an older record, files changed since" 0 stale --resume
 check "2 records" 'len(records) == 2' stale/results.jsonl
 
 # tokens FILE: a byte that neither tokens nor labels show.
-python3 - <<'PYTHON'
+/usr/bin/python3 - <<'PYTHON'
 import json, struct
 for name, advantage in (("tokens", 0.5), ("others", 0.25)):
     header, data = {}, b""
@@ -130,7 +130,7 @@ cmp -s torn/results.jsonl before || fail "the torn line is lost"
 for member in '"choice":3' '"choice":{"reason":4}' '"choice":{"reason":null}' '"seq_len":"8"' '"seconds_median":[1]' '"settings":[]' '"error":3' '"environment":1'; do
   start typed ''
   sed -i "s/^{/{$member,\"old\":/; s/\"old\":/&0,/" typed/results.jsonl
-  python3 - typed/results.jsonl "$member" <<'PYTHON'
+  /usr/bin/python3 - typed/results.jsonl "$member" <<'PYTHON'
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 for line in lines:
@@ -141,7 +141,7 @@ PYTHON
   one "a record with $member" 2 typed --resume
   says "results.jsonl line 3: $(sed 's/^"\([a-z_]*\)".*/\1/' <<<"$member"): "
 done
-deep=$(python3 -c 'print("[" * 200000 + "]" * 200000)')
+deep=$(/usr/bin/python3 -c 'print("[" * 200000 + "]" * 200000)')
 for line in "{\"schema\":1,\"a\":$deep}" "{\"schema\":1,\"key\":\"a\",\"key\":\"b\"}" '{"schema":1,"loss":1e400}' $'\xef\xbb\xbf{"schema":1}'; do
   mkdir -p strict && printf '%s\n%s\n' "$line" "$good" >strict/results.jsonl
   one "${line:0:40}" 2 strict --resume

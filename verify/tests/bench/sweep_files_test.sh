@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
 sweep "gradients" 0 dumped --method streambp --seq-len 33 --chunk 7 --freeze embed_tokens --dump-gradients gradients
-python3 - gradients <<'PYTHON' || fail "the gradients are not what they should be"
+/usr/bin/python3 - gradients <<'PYTHON' || fail "the gradients are not what they should be"
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()
 header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
@@ -17,7 +17,7 @@ PYTHON
 
 # The file just written is none with tokens; one with tokens sets length and batch.
 refuses 'input_ids' --tokens gradients
-python3 - tokens <<'PYTHON'
+/usr/bin/python3 - tokens <<'PYTHON'
 import json, struct, sys
 ids, mask = list(range(1, 15)), [1] * 7 + [0] * 2 + [1] * 5
 shape = {"dtype": "I64", "shape": [2, 7]}
@@ -27,7 +27,7 @@ PYTHON
 sweep "tokens from a file" 0 packed --tokens tokens --chunk 5
 check "length and batch" 'all((r["seq_len"], r["batch"], r["tokens"]) == (7, 2, 12) for r in records)' packed/results.jsonl
 # Documents of packed rows: a sequence each. Labels of padded rows that padding would predict.
-python3 - <<'PYTHON'
+/usr/bin/python3 - <<'PYTHON'
 import json, struct
 def write(path, **tensors):
     header, data = {}, b""
@@ -54,7 +54,7 @@ grep -qF 'left: labels ignored because padding would predict them: 1' stderr || 
 
 # Memory over time: three files that tell the same peak as the record.
 sweep 'recording a dry run' 0 recorded --device meta --method streambp --chunk 24 --seq-len 100 --trace trace.json --snapshot snapshot.pickle --timeline timeline.csv
-python3 - <<'PYTHON' >check-output 2>&1 || fail "$(tail -n 1 check-output)"
+/usr/bin/python3 - <<'PYTHON' >check-output 2>&1 || fail "$(tail -n 1 check-output)"
 import csv, json, pickle
 peak = json.loads(open("recorded/results.jsonl").read())["peak_bytes"]
 live = highest = 0

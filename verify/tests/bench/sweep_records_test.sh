@@ -51,7 +51,7 @@ sweep "an error is tried again" 0 whole "${first[@]}" --resume
 check "17 records" 'len(records) == 17 and records[-1]["status"] == "ok" and records[-1]["key"] == records[2]["key"]' "$results"
 
 # For later, a limit between what checkpoint and standard take for 33 tokens: how much that is depends on the processor's vectors.
-limit=$(python3 - whole/results.jsonl <<'END'
+limit=$(/usr/bin/python3 - whole/results.jsonl <<'END'
 import json, sys
 peaks = {r["method"]: r["peak_bytes"] for r in map(json.loads, open(sys.argv[1])) if (r["seq_len"], r["batch"]) == (33, 1)}
 print((peaks["checkpoint"] + peaks["standard"]) // 2)
@@ -85,7 +85,7 @@ cmp -s "$results" before || fail "cells that ran out of memory were run again"
 sweep "the model does not fit" 3 unfit --seq-len 9 --memory-limit 100KB
 check "3 records" '[r["status"] for r in records] == ["oom"] * 3' unfit/results.jsonl
 check "what its weights need at the least" 'all(r["out_of_memory"]["needed_bytes"] > 100000 == r["out_of_memory"]["limit_bytes"] for r in records)' unfit/results.jsonl
-python3 - <<'PYTHON'
+/usr/bin/python3 - <<'PYTHON'
 import json
 lines = [json.loads(line) for line in open("limited/results.jsonl")]
 open("before", "w").writelines(json.dumps({k: v for k, v in line.items() if k != "out_of_memory"}) + "\n" for line in lines)

@@ -5,7 +5,7 @@
 export OMP_NUM_THREADS=1
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
-python3 - <<'PY' >text
+/usr/bin/python3 - <<'PY' >text
 import random
 random.seed(1)
 words = "the chain rule of each layer is streamed over chunks of the sequence and nothing is lost".split()
@@ -23,7 +23,7 @@ trained() {
 check() {
   name=$1
   shift
-  python3 - "$@" <<'PY' >stdout 2>stderr || fail 'the check of records or weights fails'
+  /usr/bin/python3 - "$@" <<'PY' >stdout 2>stderr || fail 'the check of records or weights fails'
 import json, math, struct, sys
 from array import array
 
@@ -131,7 +131,7 @@ check 'the copy stays what it was' stays dpo-steps
 
 # A base in FP8: what is trained of it is a model as any other, and adapters know it by its folder.
 run 'a folder' 0 export --model qwen3-tiny --dtype bfloat16 --out fp8
-python3 - <<'PY' || fail 'packing fails'
+/usr/bin/python3 - <<'PY' || fail 'packing fails'
 import json, struct
 with open("fp8/model.safetensors", "rb") as file:
     header, data = json.loads(file.read(struct.unpack("<Q", file.read(8))[0])), file.read()
@@ -161,7 +161,7 @@ with open("fp8/config.json", "w") as file:
 PY
 on_fp8=(train --model fp8 --text text --seq-len 33 --batch 2 --dtype bfloat16 --steps 2 --quiet)
 run 'trained whole' 0 "${on_fp8[@]}" --out fp8-whole
-python3 - <<'PY' || fail 'not plain bfloat16'
+/usr/bin/python3 - <<'PY' || fail 'not plain bfloat16'
 import json, struct
 with open("fp8-whole/model/model.safetensors", "rb") as file:
     header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))

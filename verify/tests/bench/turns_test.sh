@@ -22,7 +22,7 @@ check 'one pass' 'all(r["seconds"] == [] and r["settings"]["repeats"] == 1 for r
 refuses '--repeats' --repeats often
 refuses '--repeats' --repeats 3,4
 
-python3 - "$program" <<'PYTHON' >progress 2>&1 || { name='progress' && fail "$(tail -n 1 progress)"; }
+/usr/bin/python3 - "$program" <<'PYTHON' >progress 2>&1 || { name='progress' && fail "$(tail -n 1 progress)"; }
 import fcntl, os, pty, re, struct, subprocess, sys, termios
 def stderr_of(columns, **environment):
     ours, theirs = pty.openpty() if columns else os.pipe()

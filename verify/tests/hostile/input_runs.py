@@ -64,7 +64,7 @@ ENVIRONMENTS = {
     "a TMPDIR that is none": {"TMPDIR": "/nonexistent"},
     "none": dict.fromkeys(os.environ),
 }
-SCRIPTS = ("plot.py", "plot_bytes.py", "plot_paper.py", "prediction.py", "gpu_report.py", "compare_hf.py", "make_goldens.py", "qlora.py", "proofs.py")
+SCRIPTS = ("plot.py", "plot_bytes.py", "plot_paper.py", "pages/prediction.py", "gpu_report.py", "compare_hf.py", "make_goldens.py", "pages/qlora.py", "proofs.py")
 NO_RECORDS = {
     "nothing": b"",
     "letters": b"hello\n",
@@ -207,7 +207,7 @@ def scripts(shop):
     for script in SCRIPTS:
         yield case(script, "--frobnicate")
         yield case(script, "--out", "/proc/hostile", "--" + RED)
-    for script in ("plot.py", "plot_bytes.py", "plot_paper.py", "prediction.py"):
+    for script in ("plot.py", "plot_bytes.py", "plot_paper.py", "pages/prediction.py"):
         yield case(script, "/nonexistent")
     for what, data in NO_RECORDS.items():
         file = shop.file("results.jsonl", data)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """scripts/plot.py for papers: sizes, formats, chosen and renamed curves, tables of LaTeX, and what is refused.
 
-plot_test.py PROJECT PYTHON (one with matplotlib)
+plot_test.py PROJECT, run by a Python with matplotlib
 """
 
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-SCRIPTS = Path(sys.argv[1]) / "scripts"
+import plotting
+
 KEEPS = {"standard": 3000, "checkpoint": 1000, "streambp": 100}
 
 
@@ -24,10 +24,9 @@ def record(method, seq_len, number, status="ok"):
 
 
 def plot(folder, *arguments, code=0):
-    command = [sys.argv[2], SCRIPTS / "plot.py", "--records", folder, "--out", folder / "out", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == code, (arguments, done.stdout, done.stderr)
-    return done.stderr
+    got, output, errors = plotting.plot("--records", folder, "--out", folder / "out", *arguments)
+    assert got == code, (arguments, output, errors)
+    return errors
 
 
 def check_paper(folder):

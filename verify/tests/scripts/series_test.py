@@ -1,20 +1,16 @@
 #!/usr/bin/env python3
 """Records become curves: one for each set of settings, named by all that differs, whatever the order of the files.
 
-series_test.py PROJECT PYTHON (one with matplotlib)
+series_test.py PROJECT, run by a Python with matplotlib
 """
 
 import itertools
 import json
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-SCRIPTS = Path(sys.argv[1]) / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
+from plotting import plot  # first: finds scripts/
 from series import base_of, read_records, series_of  # noqa: E402
 
 METHOD_SETTINGS = {"standard": {"baseline": "fair", "chunk": None, "every": None, "head": "full", "keep_attention": None},
@@ -99,7 +95,7 @@ def check_picture(folder):
     first = write(folder / "first", [record("streambp", n, n * 1000) for n in (8, 16)] + [record("checkpoint", n, n * 3000) for n in (8, 16)])
     second = write(folder / "second", [record("streambp", n, n * 2000, keep_attention=True, threads=1) for n in (8, 16)])
     for order, out in (([first, second], folder / "x"), ([second, first], folder / "y")):
-        subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", *order, "--out", out], check=True, capture_output=True)
+        assert plot("--records", *order, "--out", out)[0] == 0
     for name in ("memory.svg", "time.svg", "memory.png"):
         assert (folder / "x" / name).read_bytes() == (folder / "y" / name).read_bytes(), f"{name} depends on the order of the files"
     texts = texts_of(folder / "x" / "memory.svg")
@@ -109,7 +105,7 @@ def check_picture(folder):
 def check_small_picture(folder):
     path = write(folder / "small", [record("streambp", n, n * 1000, threads=1) for n in (8, 16)] + [record("checkpoint", 8, 6000, threads=1)]
                  + [record("checkpoint", 16, 0, threads=1, status="oom"), record("standard", 8, 0, threads=1, status="oom")])
-    subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", path.parent, "--out", folder], check=True, capture_output=True)
+    assert plot("--records", path.parent, "--out", folder)[0] == 0
     texts = texts_of(folder / "memory.svg")
     for text in ("peak beyond weights and gradients (KB)", "tiny, float32, sft \u00b7 Xeon, 1 thread", "Peak memory of one forward and backward pass",
                  "checkpoint (out of memory from 16)", "standard (out of memory)", "streambp, chunk auto", "10"):
@@ -117,8 +113,8 @@ def check_small_picture(folder):
     leaders = len(re.findall(r"opacity: 0\.6;", (folder / "memory.svg").read_text()))
     assert leaders == 1, f"{leaders} lines lead to names, expected one: to the curve that does not end in want of memory"
     assert "wall time (ms)" in texts_of(folder / "time.svg")
-    refused = subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", folder, "--out", folder], capture_output=True, text=True)
-    assert refused.returncode == 2 and str(folder / "results.jsonl") in refused.stderr, refused
+    code, _, said = plot("--records", folder, "--out", folder)
+    assert code == 2 and str(folder / "results.jsonl") in said, said
 
 
 def repeat(method, number, seconds, memory, cpu=None, status="ok"):
@@ -140,16 +136,16 @@ def check_repeats(folder):
     assert series["standard"].lost() == [8] and base_of(series["hf-checkpoint"], list(series.values())) is series["checkpoint"]
     swept = write(folder / "swept", [record("streambp", 8, 110, seed=0, micro_batches=1, gradient_dtype="float32", objective_options={})])
     assert named([path, swept])["streambp, chunk auto"] == {8: 110}, "a sweep next to it differs in nothing that has to be said"
-    subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", path.parent, "--out", folder], check=True, capture_output=True)
+    assert plot("--records", path.parent, "--out", folder)[0] == 0
     assert "hf-checkpoint" in texts_of(folder / "time.svg")
     verdicts = folder / "verdicts.jsonl"
     verdicts.write_text('{"verdict": "exact", "worst_error": 1e-6}\n{"verdict": "exact", "worst_error": 1e-6}\n')
-    refused = subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", verdicts, "--out", folder], capture_output=True, text=True)
-    assert refused.returncode == 2 and "streambp-bench report shows these" in refused.stderr and refused.stderr.count("\n") == 1, refused
+    code, _, said = plot("--records", verdicts, "--out", folder)
+    assert code == 2 and "streambp-bench report shows these" in said and said.count("\n") == 1, said
     torn = {name: value for name, value in repeat("checkpoint", 1, 4.0, 800).items() if name != "seconds"}
     verdicts.write_text(json.dumps(torn) + "\n{}\n")
-    refused = subprocess.run([sys.argv[2], SCRIPTS / "plot.py", "--records", verdicts, "--out", folder], capture_output=True, text=True)
-    assert refused.returncode == 2 and "line 1: expected a record of schema 1" in refused.stderr, refused
+    code, _, said = plot("--records", verdicts, "--out", folder)
+    assert code == 2 and "line 1: expected a record of schema 1" in said, said
 
 
 def main():

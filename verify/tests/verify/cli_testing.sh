@@ -7,6 +7,7 @@ goldens=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failures=0
+source "$(dirname "${BASH_SOURCE[0]}")/../forked_program.sh"
 
 fail() {
   echo "FAILED: $1"
@@ -20,7 +21,7 @@ run() {
   name=$1
   local code=$2
   shift 2
-  "$program" "$@" --threads 1 >"$folder/out" 2>"$folder/err"
+  call "$folder/out" "$folder/err" "$@" --threads 1
   local got=$?
   [ "$got" -eq "$code" ] || fail "$name: exit $got, expected $code"
 }
@@ -87,6 +88,7 @@ tampered=$set/cases/$case/tensors.safetensors
 parameter=model.layers.1.self_attn.k_proj.weight
 
 finish() {
+  end_calls
   [ "$failures" -eq 0 ] || { echo "$failures checks failed"; exit 1; }
   echo 'all checks passed'
 }

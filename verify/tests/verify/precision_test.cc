@@ -10,6 +10,7 @@
 #include "bench/baseline/hugging_face.h"
 #include "streambp/error.h"
 #include "verify/precision_report.h"
+#include "verify/tests/turns.h"
 #include "verify/ulps.h"
 
 namespace streambp::verify {
@@ -166,7 +167,8 @@ TEST(PrecisionOfConfidentTokens, IsFloat32sOwnAtEveryLead) {
   by_softmax.method = Method::kStandard;
   by_softmax.baseline = "hugging-face";
   configurations.push_back(by_softmax);
-  for (const double lead : {8.0, 20.0, 40.0}) {
+  size_t turn = 0;
+  for (const double lead : in_turns<double>({20.0, 8.0, 40.0}, 1, turn)) {
     std::vector<std::vector<Precision>> seeds(configurations.size());
     std::vector<std::vector<std::map<std::string, double>>> times(configurations.size());
     for (const uint64_t seed : {0U, 1000U, 2000U, 3000U, 4000U}) {
@@ -211,7 +213,9 @@ TEST(PrecisionCurve, OfBfloat16IsFlat) {
   PrecisionSubject subject;
   subject.dtype = subject.gradient_dtype = subject.head_dtype = at::kBFloat16;
   subject.seq_len = 32;
-  for (const char* model : {"qwen3-tiny", "llama-tied-tiny", "gpt-oss-tiny"}) {
+  size_t turn = 0;
+  for (const char* model :
+       in_turns<const char*>({"qwen3-tiny", "llama-tied-tiny", "gpt-oss-tiny"}, 1, turn)) {
     subject.model = model;
     const std::vector<Settings> configurations{settings_of(Method::kStandard, 0, 0),
                                                settings_of(Method::kStreambp, 1, 1),

@@ -68,13 +68,18 @@ std::string name_of(const testing::TestParamInfo<Subject>& info) {
 }
 
 using Pair = std::pair<const char*, const char*>;
-const auto kPairs =
-    testing::Values(Pair{"qwen3-tiny", "sft"}, Pair{"qwen3-tiny", "dpo"}, Pair{"qwen3-tiny", "grpo"},
-                    Pair{"gemma2-tiny", "sft"}, Pair{"gemma3-tiny", "dpo"}, Pair{"phi3-tiny", "grpo"},
-                    Pair{"llama-tied-tiny", "orpo"}, Pair{"mistral-tiny", "kto"},
-                    Pair{"qwen2-window-tiny", "simpo"}, Pair{"llama-yarn-tiny", "ppo"});
-INSTANTIATE_TEST_SUITE_P(Host, DevicePasses, testing::Combine(testing::Values("cpu"), kPairs), name_of);
-INSTANTIATE_TEST_SUITE_P(Device, DevicePasses, testing::Combine(testing::Values("cuda"), kPairs), name_of);
+const std::vector<Pair> kPairs{{"qwen3-tiny", "sft"},          {"gemma3-tiny", "dpo"},
+                               {"qwen3-tiny", "grpo"},         {"llama-tied-tiny", "orpo"},
+                               {"gemma2-tiny", "sft"},         {"qwen3-tiny", "dpo"},
+                               {"phi3-tiny", "grpo"},          {"mistral-tiny", "kto"},
+                               {"qwen2-window-tiny", "simpo"}, {"llama-yarn-tiny", "ppo"}};
+size_t first = 0;
+/// Four seconds each.
+const std::vector<Pair> kHostPairs = in_turns(kPairs, 4, first);
+INSTANTIATE_TEST_SUITE_P(Host, DevicePasses,
+                         testing::Combine(testing::Values("cpu"), testing::ValuesIn(kHostPairs)), name_of);
+INSTANTIATE_TEST_SUITE_P(Device, DevicePasses,
+                         testing::Combine(testing::Values("cuda"), testing::ValuesIn(kPairs)), name_of);
 
 /// Parameter by parameter: a large error of one hides no larger one of another.
 TEST_P(DevicePasses, AreAsPreciseAsStandardOnes) {

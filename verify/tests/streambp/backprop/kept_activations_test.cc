@@ -51,7 +51,7 @@ struct Packed {
 };
 
 TEST(KeptActivations, ChangeNoBitOfTheGradients) {
-  Turns turns(5);
+  Turns turns(11);
   for (const char* name : {"qwen3-tiny", "qwen2-tiny", "gemma3-tiny", "qwen3-moe-tiny"}) {
     Packed packed{name};
     for (const int64_t chunk : {1, 24, 26, 75}) {

@@ -27,11 +27,12 @@ class SequenceExchanges : public testing::TestWithParam<Work> {
     const Work& work = GetParam();
     const Result whole = in_one_process(work);
     WorstErrors errors;
-    static size_t turn = 0;
+    static size_t turn = 0, stages = 0;
     for (const int64_t count : verify::in_turns(ranks, 1, turn)) {
       SCOPED_TRACE(fmt::format("{} ranks", count));
       std::optional<Result> first;
-      for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kWeights}) {
+      for (const ZeroStage stage :
+           verify::in_turns<ZeroStage>({ZeroStage::kNone, ZeroStage::kWeights}, 1, stages)) {
         for (const Result& result : on_ranks_of_rows(work, stage, count, exchange)) {
           errors.add(result, whole);
           if (!first) first = result;

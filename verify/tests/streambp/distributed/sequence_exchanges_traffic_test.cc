@@ -3,6 +3,7 @@
 
 #include "streambp/memory/meter.h"
 #include "verify/tests/streambp/distributed/sequence_ranks_testing.h"
+#include "verify/tests/turns.h"
 
 namespace streambp {
 namespace {
@@ -57,12 +58,13 @@ int64_t bytes_sent(const Work& work, Communicator& communicator, ZeroStage stage
 /// As far as windows and documents reach, whatever the chunks; once forward and once backward where
 /// attention's results are kept.
 TEST(SequenceExchangesTraffic, OfARingIsKeysAndValuesAndTheirGradients) {
+  size_t turn = 0;
   const Batch long_one = random_batch({41}, 101, 5);
   for (const char* name : {"qwen3-tiny", "gemma3-tiny", "gpt-oss-tiny"}) {
     for (const Batch& batch : {long_one, documents()}) {
       for (const bool kept : {false, true}) {
         for (const int64_t chunk : {3, 1000}) {
-          for (const int64_t ranks : {2, 3, 4}) {
+          for (const int64_t ranks : verify::in_turns<int64_t>({4, 2, 3}, 1, turn)) {
             Work work{name, unbalanced(name), "sft", batch, chunks_of(chunk)};
             if (kept) work.settings.keep = parse_kept_layers("attention");
             run_on_threads(ranks, [&](Communicator& communicator) {

@@ -15,10 +15,11 @@ TEST_P(SequenceRanks, GiveWhatOneProcessDoes) {
   const Work& work = GetParam();
   const Result whole = in_one_process(work);
   WorstErrors errors;
-  static size_t turn = 0;
+  static size_t turn = 0, stages = 0;
   for (const int64_t ranks : verify::in_turns<int64_t>({2, 3, 4, 1}, 1, turn)) {
     std::optional<Result> first;
-    for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kGradients, ZeroStage::kWeights}) {
+    for (const ZeroStage stage : verify::in_turns<ZeroStage>(
+             {ZeroStage::kNone, ZeroStage::kGradients, ZeroStage::kWeights}, 2, stages)) {
       SCOPED_TRACE(fmt::format("{} ranks, stage {}", ranks, static_cast<int>(stage)));
       for (const Result& result : on_ranks_of_rows(work, stage, ranks)) {
         errors.add(result, whole);

@@ -4,6 +4,7 @@
 
 #include "streambp/memory/meter.h"
 #include "verify/tests/streambp/distributed/sequence_ranks_testing.h"
+#include "verify/tests/turns.h"
 
 namespace streambp {
 namespace {
@@ -23,12 +24,13 @@ int64_t expected_bytes(const Config& config, const SequenceSplit& split, int64_t
 /// Keys and values once for each pass over a layer, their gradients once back, as far as windows and
 /// documents reach, whatever the chunks.
 TEST(SequenceRanksTraffic, IsKeysAndValuesOnceAndTheirGradientsOnce) {
+  size_t turn = 0;
   const Batch documents = random_batch({19, 4, 1, 23, 6, 2}, 101, 4), one = random_batch({41}, 101, 5);
   for (const char* name : {"qwen3-tiny", "gemma3-tiny", "gpt-oss-tiny", "deepseek-v3-tiny"}) {
     for (const Batch& batch : {one, documents}) {
       for (const ZeroStage stage : {ZeroStage::kNone, ZeroStage::kGradients}) {
         for (const int64_t chunk : {3, 7, 1000}) {
-          for (const int64_t ranks : {2, 3, 4}) {
+          for (const int64_t ranks : verify::in_turns<int64_t>({4, 2, 3}, 1, turn)) {
             const Work work{name, unbalanced(name), "sft", batch, chunks_of(chunk)};
             run_on_threads(ranks, [&](Communicator& communicator) {
               RankOfRows rank(communicator, work);

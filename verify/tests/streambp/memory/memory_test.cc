@@ -6,6 +6,7 @@
 #include <string>
 
 #include "verify/tests/streambp/memory/memory_testing.h"
+#include "verify/tests/turns.h"
 
 namespace streambp {
 namespace {
@@ -249,6 +250,9 @@ TEST(Memory, AMixtureTakesWhatADenseLayerOfItsActiveWidthTakes) {
 }
 
 TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryFamily) {
+  const std::vector<Method> methods{Method::kStandard, Method::kStreambp, Method::kTiled,
+                                    Method::kChunkMajor};
+  size_t turn = 0;
   for (const char* name :
        {"gemma3-cpu", "gemma4-cpu", "gemma4-moe-tiny", "mistral-cpu", "qwen3-moe-cpu", "gemma2-tiny",
         "phi3-tiny", "smollm3-tiny", "granite-tiny", "olmo3-tiny", "ministral3-tiny", "glm4-tiny",
@@ -256,7 +260,7 @@ TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryFamily) {
     Config config = preset(name);
     config.vocab_size = 1000;
     for (int64_t& window : config.windows) window = std::min<int64_t>(window, 128);
-    for (const Method method : {Method::kStandard, Method::kStreambp, Method::kTiled, Method::kChunkMajor}) {
+    for (const Method method : verify::in_turns(methods, 1, turn)) {
       Settings settings = streambp_settings(100);
       settings.method = method;
       const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {500, 24}, settings));

@@ -35,7 +35,7 @@ FORKS_WELL = {"jemalloc_bg_thd"}  # pyarrow's, which jemalloc starts again in a 
 
 def environment(library):
     """What a test finds in its environment; the library of the package is `library`."""
-    paths = [ROOT / "streambp/python", ROOT / "scripts", Path(__file__).parent]
+    paths = [ROOT / "streambp/python", ROOT / "scripts", ROOT / "scripts/pages", Path(__file__).parent]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),

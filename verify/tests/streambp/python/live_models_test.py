@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Some recipes of scripts/live_models.py: trainers of TRL in float64, and what backward() asks to be given of them."""
+"""Some recipes of scripts/pages/live_models.py: trainers of TRL in float64, and what backward() asks to be given of them."""
 
 import unittest
 

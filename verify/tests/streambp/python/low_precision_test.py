@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gradients in bfloat16 are no further from the float64 truth than Hugging Face's own, in one chunk and in many: see scripts/precision_hf.py.
+"""Gradients in bfloat16 are no further from the float64 truth than Hugging Face's own, in one chunk and in many: see scripts/pages/precision_hf.py.
 
 Before a layer's gradients were summed in float32 and the head's with a remainder, lm_head's were 4 and 12 times as far away in 96 chunks; before
 attention's backward pass knew its output unrounded, keys' biases made every gradient of the Qwen2 2.5 times as wrong as it is now.

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """The pytest plugin: right gradients pass, wrong ones fail with the mistake's name, and the file has a line for each."""
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
 
+import pytest
+from imports import run_forked
 from python_case import Case
 
 TESTS = '''
@@ -52,15 +52,15 @@ class Plugin(Case):
     def test_all(self):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "test_gradients.py").write_text(TESTS)
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "streambp_bench.pytest_plugin", "-p", "no:cacheprovider", "--streambp-report",
-                       "report.jsonl", "test_gradients.py"]
-            ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=dict(os.environ))
-            self.assertEqual(ran.returncode, 1, ran.stdout + ran.stderr)
+            with contextlib.chdir(folder):
+                code, output, errors = run_forked(Path(pytest.__file__).with_name("__main__.py"), "-q", "-p", "streambp_bench.pytest_plugin", "-p", "no:cacheprovider",
+                                                  "--streambp-report", "report.jsonl", "test_gradients.py")
+            self.assertEqual(code, 1, output + errors)
             lines = [json.loads(line) for line in (Path(folder) / "report.jsonl").read_text().splitlines()]
-        self.assertIn("2 failed, 2 passed", ran.stdout)
-        self.assertEqual([line["verdict"] for line in lines], ["exact", "exact", "wrong"], ran.stdout)
-        self.assertIn("diagnosis: ", ran.stdout)
-        self.assertIn("which shows nothing", ran.stdout)
+        self.assertIn("2 failed, 2 passed", output)
+        self.assertEqual([line["verdict"] for line in lines], ["exact", "exact", "wrong"], output)
+        self.assertIn("diagnosis: ", output)
+        self.assertIn("which shows nothing", output)
         self.assertEqual(lines[2]["diagnosis"]["finding"], "explained", lines[2]["diagnosis"])
 
 

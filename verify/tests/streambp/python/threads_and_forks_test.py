@@ -10,6 +10,7 @@ from python_case import Case, inputs_of, model_in_float64, take_gradients
 
 import streambp_bench as sb
 
+FEWER = 1 if os.environ.get("STREAMBP_THOROUGH") else 4  # repetitions than in a nightly run
 CHILD_SECONDS = 20  # after which a forked process hangs; it needs a fraction of one
 
 
@@ -74,7 +75,7 @@ class ThreadsAndForks(Case):
     def test_two_threads_lose_no_gradient(self):
         self.step()
         once = take_gradients(self.model)
-        for _ in range(60):
+        for _ in range(60 // FEWER):
             start = threading.Barrier(2)
 
             def one_step(start=start):
@@ -91,7 +92,7 @@ class ThreadsAndForks(Case):
 
     def test_forked_processes_allocate(self):
         with Busy(lambda: torch.empty(300000)):
-            for i in range(500):
+            for i in range(500 // FEWER):
                 self.assertTrue(child_ends(lambda: torch.empty(300000)), f"child {i} hangs")
 
     def test_a_process_forked_during_a_step_takes_one(self):
@@ -104,7 +105,7 @@ class ThreadsAndForks(Case):
                 os._exit(2)
 
         with Busy(self.step):
-            for i in range(40):
+            for i in range(40 // FEWER):
                 self.assertTrue(child_ends(step_in_child), f"child {i} hangs or fails")
         take_gradients(self.model)
 

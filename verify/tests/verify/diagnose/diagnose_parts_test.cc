@@ -10,6 +10,7 @@
 #include "verify/diagnose/slopes.h"
 #include "verify/diagnose/wrong_batch.h"
 #include "verify/equality/batches.h"
+#include "verify/tests/turns.h"
 #include "verify/tests/verify/diagnose/diagnose_testing.h"
 
 namespace streambp::verify {
@@ -58,13 +59,14 @@ TEST(DiagnoseParts, OnlyTheLastMicroBatch) {
 }
 
 TEST(DiagnoseParts, OfEveryFamily) {
+  size_t turn = 0;
   for (const std::string& family : equality_families()) {
     SCOPED_TRACE(family);
     const std::string model = equality_preset(family);
     DiagnoseCase right = eight_rows(model, {{"router_aux_loss_coef", "0"}});
     expect_said(right, gradients_of_rows(right, {6, 7}), "rows 0 to 5 are missing");
     // Under adapters, of which there may be some on embeddings, experts and rows of tokens.
-    for (const char* batch : {"left", "right", "none"}) {
+    for (const char* batch : in_turns<const char*>({"left", "right", "none"}, 1, turn)) {
       DiagnoseCase adapted = diagnose_case({model, "sft", {}, "lora", batch, 9});
       const auto objective = make_objective("sft", adapted.owned.batch, {});
       const Linearised linear(adapted.owned.model, adapted.owned.batch, *objective, nullptr);

@@ -4,6 +4,7 @@
 
 #include "streambp/objective/terms.h"
 #include "verify/equality/batches.h"
+#include "verify/tests/turns.h"
 #include "verify/tests/verify/diagnose/diagnose_testing.h"
 
 namespace streambp::verify {
@@ -179,7 +180,9 @@ TEST(DiagnosePlants, InBfloat16AboveItsNoise) {
     const double noise = precision_residual(rounded, right.truth);
     EXPECT_EQ(diagnose(right, rounded, noise).kind, Diagnosis::Kind::kRight);
     size_t above = 0;
+    Turns turns(3);
     for (const Hypothesis& hypothesis : hypotheses(right.subject(), {})) {
+      if (!turns.next()) continue;
       Tensors wrong = right.wrong(hypothesis.settings());
       const double effect = FitGauge(wrong, right.truth).measure(right.truth).without_factor;
       for (auto& [name, gradient] : wrong) {
@@ -195,7 +198,7 @@ TEST(DiagnosePlants, InBfloat16AboveItsNoise) {
       ++above;
       EXPECT_TRUE(named) << hypothesis.name << " effect " << effect << "\n" << diagnosis_text(found);
     }
-    EXPECT_GT(above, 30U);
+    EXPECT_GT(above, is_thorough() ? 30U : 10U);
   }
 }
 

@@ -1,5 +1,5 @@
 // What an adapter's folder says, against PEFT's own answers: verify/tests/streambp/model/peft/lora.json, made
-// by scripts/peft_table.py.
+// by verify/goldens/make/peft_table.py.
 #include <chrono>
 #include <cmath>
 #include <fmt/format.h>

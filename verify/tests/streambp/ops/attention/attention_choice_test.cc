@@ -74,7 +74,7 @@ TEST(AttentionChoice, PartsOfARectangleAreRoundedOnce) {
     return AttentionBlock{formula.output.detach().to(at::kBFloat16),
                           formula.log_sum_exp.detach().to(at::kFloat).t()};
   };
-  const ServeAttention serve({slow({"flash", true, forward, {}}, 0.5), {"cudnn", false, forward, {}}});
+  const ServeAttention serve({slow({"flash", true, forward, {}}, 0.2), {"cudnn", false, forward, {}}});
   for (int i = 0; i < 2; ++i) device_attend(x);
   parts = 0;
   const AttentionBlock got = device_attend(x);
@@ -104,7 +104,7 @@ TEST(AttentionChoice, ALongPrefixGoesInRectanglesOfTwoShapes) {
   const AttentionOperands rectangle{
       random({4, 2, 6}, 1), random({keys, 2, 6}, 2), random({keys, 2, 6}, 3), false, 0, 1.0};
   Library first, second;
-  const ServeAttention serve({slow(first.named("flash", true), 0.5), second.named("cudnn", false)});
+  const ServeAttention serve({slow(first.named("flash", true), 0.2), second.named("cudnn", false)});
   for (int i = 0; i < 2; ++i) device_attend(rectangle);
   second.shapes.clear();
   first.shapes.clear();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -110,11 +111,7 @@ struct Shapes {
 
 /// A library of formulas that takes `seconds` longer than it needs.
 inline DeviceAttention slow(DeviceAttention library, double seconds) {
-  const auto wait = [seconds] {
-    const auto start = std::chrono::steady_clock::now();
-    while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
-    }
-  };
+  const auto wait = [seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); };
   library.forward = [wait, forward = library.forward](const AttentionOperands& x) {
     wait();
     return forward(x);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How precise are gradients in float32, bfloat16 and mixed, by how many chunks? The paper's table 6, by `streambp-verify precision`.
 
-    .venv/bin/python scripts/precision.py --out results/precision
+    .venv/bin/python scripts/pages/precision.py --out results/precision
 
 Every method is measured against the float64 truth, relative to standard back-propagation's own error in the same precision, parameter by parameter, with
 the layers and the head cut into 1, 2, 4, ... chunks up to one a token; medians over three seeds of weights and batches. A job that is finished is not run
@@ -12,13 +12,15 @@ is not, 2 bad usage or input.
 import argparse
 import json
 import subprocess
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 
 from files import InputError, Parser, parse_record, read_text, run, write_file
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 # Model, objective, methods next to standard.
 JOBS = [
     ("qwen3-tiny", "sft", "logits-only,chunk-major,streambp"),
@@ -150,7 +152,7 @@ def report(records, options):
     return "\n".join([
         "# Errors of lower precisions, by the number of chunks",
         "",
-        f"`scripts/precision.py`: {names}, {first['sequences']} sequences of {first['seq_len']} tokens ({tokens} in all), {first['batches']} batches, over which",
+        f"`scripts/pages/precision.py`: {names}, {first['sequences']} sequences of {first['seq_len']} tokens ({tokens} in all), {first['batches']} batches, over which",
         f"errors are root mean squares, {first['seeds']} seeds of weights and batches, over which they are medians. {environment['cpu']}, one thread,",
         f"commit {environment['commit'][:12]}{', modified' if environment['modified'] else ''}.",
         "",

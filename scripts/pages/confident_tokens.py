@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How exact gradients are of tokens that a model is sure of: this project's, transformers', TRL's and torch's, in float32.
 
-    python3 scripts/confident_tokens.py [--out results/confident-tokens]
+    python3 scripts/pages/confident_tokens.py [--out results/confident-tokens]
 
 A small random Qwen3 whose head is large, so that the best word leads the others together by up to some 24 nats. Of rows of 512 tokens
 those are scored, on that best word, whose lead lies in a band. Where a target leads, the gradient of its logit is p - 1, of which a float32
@@ -19,6 +19,7 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from python_environment import ROOT, InputError, enter_venv
 from files import Parser, run, write_file
 from machine import environment
@@ -31,7 +32,7 @@ PAGE = """# Confident tokens in float32
 
 How far the gradients of tokens that a model is sure of are from the float64 truth: the worst parameter's relative error, the median of
 {seeds} seeds, by the lead of the scored words over all others together. A small Qwen3 with random weights, loss the mean cross-entropy. {machine},
-commit {commit}; transformers {transformers}, TRL {trl}, torch {torch}. Made by `scripts/confident_tokens.py`.
+commit {commit}; transformers {transformers}, TRL {trl}, torch {torch}. Made by `scripts/pages/confident_tokens.py`.
 
 | {header} |
 |---|{rules}

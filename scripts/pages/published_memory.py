@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Memory of other people's runs, as they published it, next to what a dry run predicts of the conditions that they state.
 
-    scripts/published_memory.py [--out results/published-memory]     asks streambp-bench sweep (on the path or in build/release/bin) for each row
-    scripts/published_memory.py --out DIR --table                    makes the page of DIR/results.jsonl again
+    scripts/pages/published_memory.py [--out results/published-memory]     asks streambp-bench sweep (on the path or in build/release/bin) for each row
+    scripts/pages/published_memory.py --out DIR --table                    makes the page of DIR/results.jsonl again
 
 Writes results.jsonl, a record for each row, and README.md. The flags of a row say what the published loop does, read from its source or its
 configuration before anything was predicted, but for two of torchtune's: that its loss keeps whole logits was seen in its source after a first
@@ -14,13 +14,15 @@ import json
 import shutil
 import statistics
 import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, read_text, run, write_file
 from machine import environment
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GB, GIB = 10**9, 2**30
 # Sources: where the figure stands, what its number is, and what the loop does.
 SOURCES = {
@@ -148,7 +150,7 @@ def page(records):
              f"{len(stated)} whose conditions are stated",
              f"{within} are within 5 %, the median is {100 * statistics.median(stated):.1f} % off and the worst {100 * max(stated):.0f} %; the other "
              f"{len(off) - len(stated)} ask for assumptions, and are as much a test of those. Nothing is fitted: the flags say",
-             "what a loop does, and what is left over is named below. Made by `scripts/published_memory.py`.", "",
+             "what a loop does, and what is left over is named below. Made by `scripts/pages/published_memory.py`.", "",
              "| | what | model | tokens | published | predicted | off by | without `--trainer` | flags |", "|---|---|---|---:|---:|---:|---:|---:|---|"]
     for record, (error, known) in zip(records, off):
         shape = f"{record['batch']} x {record['seq_len']:,}" if record["batch"] > 1 else f"{record['seq_len']:,}"

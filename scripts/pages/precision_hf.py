@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far from the truth are gradients in bfloat16, Hugging Face's own and ours, by the number of chunks?
 
-    .venv-hf/bin/python scripts/precision_hf.py --out results/precision-hf
+    .venv-hf/bin/python scripts/pages/precision_hf.py --out results/precision-hf
 
 The same weights and tokens: transformers' model in float64 (the truth) and in bfloat16 (the yardstick: its sdpa attention, autograd), then
 sb.backward() and a model in sb.patch(), both in bfloat16, in 1, 4, 32 and 128 chunks of layers and head. Of each parameter the error
@@ -20,10 +20,11 @@ import torch
 import transformers
 
 import streambp_bench as sb
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, run, write_file
 import machine
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1.25
 CHUNKS = (1, 4, 32, 128)
 ROUNDING = 2.0**-9  # of a bfloat16: an error below says nothing of how a gradient was summed

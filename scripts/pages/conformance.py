@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What published code computes now, line by line through the golden batches, and what `streambp-verify compare` says of its gradients.
 
-    python3 scripts/conformance.py                                       the lines of what this environment has: transformers, PEFT, TRL, torch
-    PYTHONPATH=DIR python3 scripts/conformance.py --only liger           Liger, which DIR has (pip install --no-deps --target DIR liger-kernel)
-    STREAMBP_TORCH_VERSION=2.11.0 python3 scripts/conformance.py --only torch     another torch's (scripts/python_environment.py makes the environment)
-    python3 scripts/conformance.py --records results/conformance/results.jsonl --page verify/ERRATA.md     no line: the page of what is on record
+    python3 scripts/pages/conformance.py                                       the lines of what this environment has: transformers, PEFT, TRL, torch
+    PYTHONPATH=DIR python3 scripts/pages/conformance.py --only liger           Liger, which DIR has (pip install --no-deps --target DIR liger-kernel)
+    STREAMBP_TORCH_VERSION=2.11.0 python3 scripts/pages/conformance.py --only torch     another torch's (scripts/python_environment.py makes the environment)
+    python3 scripts/pages/conformance.py --records results/conformance/results.jsonl --page verify/ERRATA.md     no line: the page of what is on record
 
 Each line is a loss that a project publishes, called as its users call it on the model of the golden cases in float32, or a mistake as it stands in
 published code, made again in a few lines. Its gradients go into --out, the verdict into --records (one record for each line and version; those of other
@@ -16,10 +16,12 @@ import importlib.metadata
 import importlib.util
 import json
 import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from python_environment import ROOT, InputError, enter_venv
 from compare.runners import VERIFY
 from files import Parser, parse_record, read_text, run, write_file
@@ -197,7 +199,7 @@ PAGE = """\
 Losses of other projects through the golden batches, called as their users call them, and mistakes that stand in published code, made again in a few
 lines: gradients of a small Qwen3 in float32, judged by `streambp-verify compare`. Stated of the named versions alone. Layers and attention are
 transformers' own; Triton and CUDA kernels are not at issue, which is why Liger's losses in Triton, Unsloth and surogate are not here. TRL's other losses and
-trainers: [golden cases](goldens/README.md), [live models](../results/live-models/live-models.md). Made by `scripts/conformance.py`, whose `--help` says
+trainers: [golden cases](goldens/README.md), [live models](../results/live-models/live-models.md). Made by `scripts/pages/conformance.py`, whose `--help` says
 in which environments; [records](../results/conformance/results.jsonl).
 
 | project | what it computes | where | verdict | factor | worst parameter off by |

@@ -2,7 +2,7 @@
 """Writes what bitsandbytes makes of small matrices and of a small model on the CPU: verify/goldens/quantized.
 
     pip install torch==2.11.0 bitsandbytes==0.50.2 transformers==5.23.0 accelerate safetensors numpy
-    python scripts/make_quantized.py --out verify/goldens/quantized
+    python verify/goldens/make/make_quantized.py --out verify/goldens/quantized
 
 matrices.safetensors: NAME.value is a matrix; NAME.weight, NAME.weight.absmax, ... what bitsandbytes stores it as, under the names that it has in a model's files
 (of int8 NAME.weight, NAME.SCB, NAME.weight_format); NAME.dequantised what that stands for, in the matrix's dtype, of int8 in float32.
@@ -13,6 +13,7 @@ float64 model of the dequantised weights gives for tokens 1, 2, ... of each row 
 AVX-512 kernel of bitsandbytes 0.50 takes the maxima of other rows.
 """
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import bitsandbytes
 import torch
 from bitsandbytes import functional
 from safetensors.torch import save_file
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 from goldens.passes import InFloat64, load_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Do all methods train alike? Loss curves of `streambp-bench train` by every method, next to those of standard back-propagation.
 
-    .venv/bin/python scripts/train_parity.py --out results/training
+    .venv/bin/python scripts/pages/train_parity.py --out results/training
 
 A small Qwen3 learns a page of this project for 300 steps of AdamW, GaLore or Natural GaLore, in full and with LoRA (on a base that has learned one of its sources),
 by SFT and DPO. In float64 every method's
@@ -17,13 +17,15 @@ import argparse
 import json
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from pictures import COLOURS, plt, save  # first: says what to do without matplotlib
 
 from files import InputError, Parser, parse_record, read_text, run, write_file
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 CHUNKS = ["--chunk", "50"]  # of 384 tokens: the last chunk is shorter
 METHODS = {
     "standard": [],
@@ -123,7 +125,7 @@ def report(rows, options):
         "# Training by every method",
         "",
         f"`qwen3-tiny` learns {TEXT} for {options.steps} steps, 4 sequences of 96 characters a step, on one thread (LoRA: from a base that has",
-        f"learned {TEXT_OF_BASE} as long); made by `scripts/train_parity.py`. float64: the greatest difference from standard's loss at any step, relative;",
+        f"learned {TEXT_OF_BASE} as long); made by `scripts/pages/train_parity.py`. float64: the greatest difference from standard's loss at any step, relative;",
         f"limit {LIMIT:g}. float32: the same, absolute; limit: what another order of the text makes of standard's own losses (the median over the",
         f"steps of the range of {len(SEEDS)} data seeds). The paper's table 7 has a gap of at most {PAPER_GAP} over 500 steps of a larger model in bfloat16.",
         "",

@@ -4,7 +4,7 @@
 Writes results.jsonl (both kinds of records), table.md and table.csv into --out. The exit code is 1 where a prediction is
 off by more than --limit of the measured peak.
 
-    scripts/prediction.py --out results/prediction
+    scripts/pages/prediction.py --out results/prediction
 """
 import argparse
 import csv
@@ -14,9 +14,10 @@ import pathlib
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # scripts/
 from files import Parser, run, write_file
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 BENCH = "build/release/bin/streambp-bench"  # from the root: records keep the command line
 METHODS = "standard,checkpoint,streambp"
 # Families x methods x lengths x chunks; then objectives, adapters, what streambp keeps, dtypes.
@@ -128,7 +129,7 @@ def main():
                f"{100 * options.limit:g} %). Scopes at the peak that are equal to the byte: {exact}. Where batch, other and "
                "logits differ it is by token ids, indices and values: the CPU lends them where a device gets a copy.")
     table = ["# Predicted and measured peaks", "",
-             "The same sweeps on the meta device and on the CPU (`scripts/prediction.py`), weights and gradients included.",
+             "The same sweeps on the meta device and on the CPU (`scripts/pages/prediction.py`), weights and gradients included.",
              f"{environment['cpu']}, commit {environment['commit']}.", "", summary, "",
              "| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
     table += ["| " + " | ".join(str(cell) for cell in cells) + " |" for cells in rows]

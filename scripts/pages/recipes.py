@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Recipes of TRL as people copy them, five steps, with one line more: sb.patch(trainer). Losses and gradients against the same recipe without it.
 
-    scripts/recipes.py [--only NAME...] [--lanes auto,module] [--resume] [--out results/recipes]
+    scripts/pages/recipes.py [--only NAME...] [--lanes auto,module] [--resume] [--out results/recipes]
 
 SFTTrainer with its defaults, packed, with LoRA, with QLoRA (NF4) and over 8 bits, DPO, KTO, GRPO and reward models with and without LoRA, on a tiny Qwen3. Each runs as it is
 (TRL's defaults: bf16 autocast over float32 weights, gradient checkpointing) and in float32 (bf16=False). Runs of each: plain; plain with
@@ -21,6 +21,7 @@ import traceback
 import warnings
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import Parser, write_file
 from machine import environment, made_by
 from python_environment import ROOT, enter_venv
@@ -48,7 +49,7 @@ PAGE = """# Recipes of TRL with one line more
 
 Five steps of each recipe as it is and in float32, patched (`sb.patch(trainer)`, whose `lane` is "auto", and with `lane="module"`) against plain Hugging Face: the largest relative difference of a loss, the largest of a gradient before the
 first step (of its parameter's largest entry), and what "eager" attention for "sdpa", or other matrix products than oneDNN's, change in plain Hugging Face at the most. Tiny Qwen3, chunks of {chunk} tokens. {made}
-Made by `scripts/recipes.py`.
+Made by `scripts/pages/recipes.py`.
 
 | recipe | computed in | lane | what the package said | loss | its noise | gradient | its noise | verdict |
 |---|---|---|---|---:|---:|---:|---:|---|

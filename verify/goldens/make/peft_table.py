@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What PEFT's LoraConfig has and means, for verify/tests/streambp/model/lora/lora_config_test.cc: its keys, and what it adapts of tiny models.
 
-    python scripts/peft_table.py --goldens verify/goldens --out verify/tests/streambp/model/peft/lora.json
+    python verify/goldens/make/peft_table.py --goldens verify/goldens --out verify/tests/streambp/model/peft/lora.json
 
 Needs torch, transformers and PEFT. A later version of PEFT that has other keys, or matches modules otherwise, shows
 as a difference of the file, and the test says what is not known here.

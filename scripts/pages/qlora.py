@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The longest sequence of QLoRA by a device's memory, predicted by dry runs, next to what Unsloth published.
 
-    scripts/qlora.py [--out results/qlora]     asks streambp-bench max-length (on the path or in build/release/bin) for each cell
-    scripts/qlora.py --out DIR --table         makes the table of DIR/results.jsonl again
+    scripts/pages/qlora.py [--out results/qlora]     asks streambp-bench max-length (on the path or in build/release/bin) for each cell
+    scripts/pages/qlora.py --out DIR --table         makes the table of DIR/results.jsonl again
 
 Writes results.jsonl, a record for each cell, and qlora.md.
 """
@@ -11,12 +11,14 @@ import argparse
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, run
 from machine import environment
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FIXED = ["--model", "llama-3.1-8b", "--method", "streambp", "--lora-rank", "32", "--quantize", "nf4", "--double-quant", "--optimizer", "adamw",
          "--optimizer-bits", "8"]
 PLANS = ([], ["--every", "6"], ["--offload", "host"])
@@ -33,7 +35,7 @@ memory, and not said what it counts.
 |---:|---:|---:|---:|---:|---:|
 {rows}
 
-`--every 6` keeps every sixth layer input in the device's memory and costs one more forward pass. Made by `scripts/qlora.py`.
+`--every 6` keeps every sixth layer input in the device's memory and costs one more forward pass. Made by `scripts/pages/qlora.py`.
 """
 
 

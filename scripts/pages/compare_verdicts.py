@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What `streambp-verify compare` says of correct gradients of Hugging Face, and of the same gradients with a planted factor.
 
-    python3 scripts/compare_verdicts.py --out results/compare-verdicts
-    python3 scripts/compare_verdicts.py --models qwen3,gemma3 --seq-len 40,2048
+    python3 scripts/pages/compare_verdicts.py --out results/compare-verdicts
+    python3 scripts/pages/compare_verdicts.py --models qwen3,gemma3 --seq-len 40,2048
 
 For every small model of compare/verdict_models.py and every length: transformers' gradients in float32 and bfloat16 (the whole model in
 that dtype) with eager and sdpa attention, and by autocast to bfloat16 over float32 weights; each has to be `exact`, or `undecided` where
@@ -21,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from machine import environment
 from python_environment import ROOT, VERSIONS, InputError, enter_venv
 from compare.runners import VERIFY
@@ -156,7 +157,7 @@ def write_summary(folder, records):
     text = [
         "# Verdicts of `streambp-verify compare` on gradients of Hugging Face",
         "",
-        f"`scripts/compare_verdicts.py`: transformers {VERSIONS['transformers']}, torch {VERSIONS['torch']}; small models with random weights "
+        f"`scripts/pages/compare_verdicts.py`: transformers {VERSIONS['transformers']}, torch {VERSIONS['torch']}; small models with random weights "
         f"(`scripts/compare/verdict_models.py`). {len(records)} comparisons, {len(wrong)} with a verdict that is not among those expected.",
         "",
         "## Correct gradients",

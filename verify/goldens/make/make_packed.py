@@ -2,7 +2,7 @@
 """Writes what transformers makes of weights in MXFP4 and FP8 (dequantize=True): verify/goldens/quantized.
 
     pip install torch==2.11.0 transformers==5.23.0 accelerate safetensors numpy
-    python scripts/make_packed.py --out verify/goldens/quantized
+    python verify/goldens/make/make_packed.py --out verify/goldens/quantized
 
 packed.safetensors: NAME is mxfp4-... or fp8-...; NAME.weight_blocks and NAME.weight_scales, or NAME.weight and NAME.weight_scale_inv, what files
 hold; NAME.block the rows and columns of FP8's blocks, absent: one scale; NAME.bfloat16 and NAME.float32 what that stands for in a parameter of this
@@ -14,11 +14,13 @@ loss that transformers takes of them and grad.NAME of every parameter.
 """
 import argparse
 import json
+import sys
 import tempfile
 from pathlib import Path
 
 import torch
 import transformers
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 from goldens.passes import InFloat64, load_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, FineGrainedFP8Config, GptOssConfig, Mxfp4Config, Qwen3Config

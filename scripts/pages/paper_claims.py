@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Does the paper hold? What StreamBP (arXiv 2506.03077) claims, next to what this project's records and predictions say.
 
-    scripts/paper_claims.py [--out results/paper]            asks streambp-bench for the predictions that no record has, and writes the page
-    scripts/paper_claims.py --page [--out results/paper]     the page alone, from the records that are there
+    scripts/pages/paper_claims.py [--out results/paper]            asks streambp-bench for the predictions that no record has, and writes the page
+    scripts/pages/paper_claims.py --page [--out results/paper]     the page alone, from the records that are there
 
 Writes claims.jsonl, the predictions with their environment, and README.md. The other figures are those of results/paper, paper-times-cpu,
 compare-*, cuda, ranks-zero2, precision, training and proofs.
@@ -14,9 +14,11 @@ import json
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, parse_record, read_text, run, write_file
 from machine import ROOT, environment, made_by
 from readme_figures import LENGTHS, Comparison
@@ -40,7 +42,7 @@ named baseline leaves out, and a baseline that has it takes the gain away. Memor
 {rows}
 
 The tables of the paper, cell by cell: [paper.md](paper.md). "Less memory than published" there says that this engine needs less, not that the
-published figure is wrong; it is reproduced only where the two are within 8 %. Predictions of this page: {made} Made by `scripts/paper_claims.py`.
+published figure is wrong; it is reproduced only where the two are within 8 %. Predictions of this page: {made} Made by `scripts/pages/paper_claims.py`.
 """
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """TRL's and transformers' own trainers, two steps with their defaults, against this project: gradients of sb.backward and of a patched trainer.
 
-    scripts/live_models.py [--only NAME...] [--out results/live-models]
+    scripts/pages/live_models.py [--only NAME...] [--out results/live-models]
 
 Every recipe of scripts/live/recipes.py (SFT, DPO, KTO, GRPO, RLOO, reward models, ORPO, CPO, transformers' Trainer) on a tiny Qwen3 and a tiny
 Qwen3-MoE, some on a Mixtral and a GPT-OSS, full and with adapters, in float64 with the casts of transformers and TRL to float32 lifted. A gradient is the one that the trainer has before clipping,
@@ -18,6 +18,7 @@ import traceback
 import warnings
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import Parser, write_file
 from machine import environment, made_by
 from python_environment import ROOT, enter_venv
@@ -29,7 +30,7 @@ Gradients of TRL's and transformers' own trainers against this project's, over t
 `gradient_checkpointing`, off except where a recipe names it): the worst parameter's largest difference, relative to its largest entry. `patch`: the trainer after
 `sb.patch(trainer)`; `backward`: `sb.backward` on the trainer's model and batches
 ([what each is given](../../streambp/python/streambp_bench/_trainers.py)). Tiny models, float64 throughout, within 1e-10 (checkpointing: float32, 1e-5). {made} Made by
-`scripts/live_models.py`.
+`scripts/pages/live_models.py`.
 
 | recipe | model | adapter | door | error | worst parameter, or why it is refused |
 |---|---|---|---|---:|---|
