@@ -1,25 +1,28 @@
 #include "streambp/plan/delta_rule_flops.h"
 
-#include "streambp/ops/recurrent/delta_rule.h"
+#include "streambp/ops/cpu/delta_rule.h"
 
 namespace streambp::plan {
 
 DeltaRuleFlops delta_rule_flops(const DeltaRuleSettings& rule) {
   const auto key = static_cast<double>(rule.key_head_dim), value = static_cast<double>(rule.value_head_dim);
-  const auto block = static_cast<double>(kDeltaRuleBlock);
+  const auto block = static_cast<double>(cpu::kDeltaBlock);
   const double heads = 2.0 * static_cast<double>(rule.value_heads);  // two operations a multiplication
   const double state = key * value;
   // As the CPU's kernels run a block: what depends on keys and queries alone is shared by the value heads of
-  // a key head, and a triangle is half a square.
+  // a task, and a triangle is half a square.
+  const cpu::DeltaRuleHeads sizes{rule.key_heads, rule.value_heads / rule.key_heads, rule.key_head_dim,
+                                  rule.value_head_dim, !rule.state_space};
   const double shared =
-      block * key * static_cast<double>(rule.key_heads) / static_cast<double>(rule.value_heads);
+      block * key * static_cast<double>(sizes.tasks()) / static_cast<double>(rule.value_heads);
   const double half = block * (key + value) / 2.0;
   DeltaRuleFlops flops;
-  if (rule.state_space) {  // as blocks run in ATen, where each head has keys of its own
+  if (rule.state_space) {
+    const double triangle = block * value / 2.0;
     flops.recurrence = heads * 2.0 * state;
     flops.state = heads * state;
-    flops.forward = heads * (block * (key + value) + 2.0 * state);
-    flops.backward = heads * (block * (3.0 * key + 2.0 * value) + 4.0 * state);
+    flops.forward = heads * (shared + triangle + 2.0 * state);
+    flops.backward = heads * (3.0 * shared + 3.0 * triangle + 4.0 * state);
     return flops;
   }
   flops.recurrence = heads * 3.0 * state;

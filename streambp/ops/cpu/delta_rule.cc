@@ -1,7 +1,7 @@
 #include "streambp/ops/cpu/delta_rule.h"
 
+#include "streambp/ops/cpu/delta_rule_pass.h"
 #include "streambp/ops/cpu/delta_rule_scratch.h"
-#include "streambp/ops/cpu/delta_rule_tiles.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 namespace {
@@ -9,8 +9,11 @@ namespace {
 /// One key head and its value heads through one sequence. Products of queries and keys, and in the end their
 /// gradients, are the value heads' together.
 template <typename S>
-class KeyHeadPass {
-  using T = Wide<S>;
+class KeyHeadPass : HeadsPass<S> {
+  using Base = HeadsPass<S>;
+  using Base::bring_rows, Base::head, Base::numbers, Base::put_rows, Base::scale_state, Base::state_of;
+  using Base::heads_, Base::keys_, Base::row_, Base::rows_, Base::run_, Base::values_;
+  using typename Base::T;
 
  public:
   static int64_t workspace(const DeltaRuleHeads& heads, bool backward) {
@@ -19,88 +22,32 @@ class KeyHeadPass {
 
   KeyHeadPass(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head, T* workspace,
               bool backward)
-      : run_(run),
-        sequence_(sequence),
+      : Base(run, sequence, key_head * run.heads.groups, run.heads.groups),
         key_head_(key_head),
-        heads_(run.heads),
-        keys_(padded<T>(run.heads.key_dim)),
-        values_(padded<T>(run.heads.value_dim)),
-        m_(run.heads, backward, workspace) {}
+        m_(run.heads, backward, workspace) {
+    Base::states_ = m_.states;
+    Base::saved_state_ = m_.saved_state;
+  }
 
   void forward() {
-    for (int64_t group = 0; group < heads_.groups; ++group)
-      bring_state(sequence_.is_first ? run_.state_before : nullptr, head(group), state_of(group));
-    int64_t block = sequence_.first_block;
-    for (row_ = sequence_.begin; row_ < sequence_.end; row_ += kDeltaBlock, ++block) {
-      bring_block(run_.hidden != nullptr);
-      for (int64_t group = 0; group < heads_.groups; ++group) {
-        if (run_.states != nullptr) put_state(state_of(group), state_in(run_.states, block, head(group)));
-        forward_head(group);
-      }
-    }
-    if (!sequence_.is_last) return;
-    for (int64_t group = 0; group < heads_.groups; ++group)
-      put_state(state_of(group), state_in(run_.state, 0, head(group)));
+    Base::forward_blocks([&] { bring_block(run_.hidden != nullptr); },
+                         [&](int64_t group) { forward_head(group); });
   }
 
   void backward() {
-    for (int64_t group = 0; group < heads_.groups; ++group)
-      bring_state(sequence_.is_last ? run_.d_state : nullptr, head(group), state_of(group));
-    const int64_t blocks = (sequence_.end - sequence_.begin + kDeltaBlock - 1) / kDeltaBlock;
-    for (int64_t i = blocks - 1; i >= 0; --i) {
-      row_ = sequence_.begin + i * kDeltaBlock;
-      bring_block(true);
-      fill(m_.d_query_products, rows_, padded<T>(rows_), T{0});
-      fill(m_.d_key_products, rows_, padded<T>(rows_), T{0});
-      fill(m_.dq, rows_, keys_, T{0});
-      fill(m_.dk, rows_, keys_, T{0});
-      for (int64_t group = 0; group < heads_.groups; ++group) backward_head(group, sequence_.first_block + i);
-      put_key_head();
-    }
-    if (!sequence_.is_first || run_.d_state_before == nullptr) return;
-    for (int64_t group = 0; group < heads_.groups; ++group) {
-      T* const to = state_in(run_.d_state_before, 0, head(group));
-      for (int64_t k = 0; k < heads_.key_dim; ++k)
-        for (int64_t e = 0; e < heads_.value_dim; ++e) to[k * heads_.value_dim + e] += state_of(group)[k][e];
-    }
+    Base::backward_blocks(
+        [&] {
+          bring_block(true);
+          fill(m_.d_query_products, rows_, padded<T>(rows_), T{0});
+          fill(m_.d_key_products, rows_, padded<T>(rows_), T{0});
+          fill(m_.dq, rows_, keys_, T{0});
+          fill(m_.dk, rows_, keys_, T{0});
+        },
+        [&](int64_t group) { backward_head(group); }, [&] { put_key_head(); });
   }
 
  private:
-  int64_t head(int64_t group) const { return key_head_ * heads_.groups + group; }
-  Matrix<T> state_of(int64_t group) const { return {m_.states[group * keys_], values_}; }
-  const T* numbers(const T* all, int64_t group) const {
-    return all + row_ * heads_.value_heads() + head(group);
-  }
-
-  template <typename N>
-  N* state_in(N* states, int64_t block, int64_t value_head) const {
-    return states + (block * heads_.value_heads() + value_head) * heads_.state_size();
-  }
-
-  /// A state of all heads' `states`, null: zeros, into padded rows.
-  void bring_state(const T* states, int64_t value_head, Matrix<T> to) const {
-    fill(to, keys_, values_, T{0});
-    if (states == nullptr) return;
-    const T* const from = state_in(states, 0, value_head);
-    for (int64_t k = 0; k < heads_.key_dim; ++k)
-      __builtin_memcpy(to[k], from + k * heads_.value_dim, sizeof(T) * static_cast<size_t>(heads_.value_dim));
-  }
-  void put_state(Matrix<T> state, T* to) const {
-    for (int64_t k = 0; k < heads_.key_dim; ++k)
-      __builtin_memcpy(to + k * heads_.value_dim, state[k],
-                       sizeof(T) * static_cast<size_t>(heads_.value_dim));
-  }
-
-  /// The block's rows of S, `size` numbers each, into padded rows, each times a factor.
-  template <typename Factor>
-  void bring_rows(const S* from, int64_t stride, int64_t size, Matrix<T> to, Factor factor) const {
-    for (int64_t t = 0; t < rows_; ++t) {
-      const T times = factor(t);
-      over<T>(size, [&](auto at) { store(to[t] + at.i, at.load(from + t * stride) * times); });
-    }
-  }
-
-  const S* mixed_rows(int64_t column) const { return run_.mixed + row_ * heads_.columns() + column; }
+  const S* mixed_rows(int64_t column) const { return Base::mixed_rows(run_.mixed, column); }
   int64_t query_column() const { return key_head_ * heads_.key_dim; }
   int64_t key_column() const { return (heads_.key_heads + key_head_) * heads_.key_dim; }
   int64_t value_column(int64_t group) const {
@@ -121,7 +68,6 @@ class KeyHeadPass {
 
   /// What the value heads share of the block that begins with row_.
   void bring_block(bool wants_queries) {
-    rows_ = at_most(kDeltaBlock, sequence_.end - row_);
     const int64_t columns = padded<T>(rows_);
     bring_directions(key_column(), T{1}, m_.k, m_.numbers[0]);
     transpose(m_.k, rows_, keys_, m_.keys_transposed);
@@ -177,39 +123,25 @@ class KeyHeadPass {
       multiply<false>(rows_, values_, heads_.key_dim, m_.q, state, hidden);
       scale_rows(hidden, rows_, values_, decay());
       multiply<true>(rows_, values_, rows_, m_.attention, m_.new_values, hidden);
-      S* const to = run_.hidden + (row_ * heads_.value_heads() + head(group)) * heads_.value_dim;
-      put_rows(hidden, heads_.value_dim, to, heads_.value_heads() * heads_.value_dim);
+      put_rows(hidden, heads_.value_dim, Base::vectors(run_.hidden, group), heads_.values());
     }
     scale_rows(m_.new_values, rows_, values_, rest());
-    scale_matrix(state, decay()[rows_ - 1]);
+    scale_state(state, decay()[rows_ - 1]);
     multiply_transposed<true>(heads_.key_dim, values_, rows_, m_.k, m_.new_values, state);
-  }
-
-  void scale_matrix(Matrix<T> state, T factor) const {
-    for (int64_t k = 0; k < keys_; ++k)
-      for (int64_t e = 0; e < values_; e += kWidth<T>) store(state[k] + e, load(state[k] + e) * factor);
-  }
-
-  void put_rows(Matrix<T> from, int64_t size, S* to, int64_t stride) const {
-    for (int64_t t = 0; t < rows_; ++t)
-      over<T>(size, [&](auto at) { at.store(to + t * stride, load(from[t] + at.i)); });
   }
 
   /// From the gradient of the head's state after the block, in state_of(), to that of the state before it;
   /// adds to what the value heads share.
-  void backward_head(int64_t group, int64_t block) {
+  void backward_head(int64_t group) {
     const Matrix<T> d_state = state_of(group), state = m_.saved_state;
-    const int64_t stride = heads_.value_heads() * heads_.value_dim;
-    bring_state(state_in(run_.states, block, 0), head(group), state);
     set_updates(group, true);
     set_new_values(state);
-    const auto one = [](int64_t) { return T{1}; };
-    bring_rows(mixed_rows(value_column(group)), heads_.columns(), heads_.value_dim, m_.v, one);
+    bring_rows(mixed_rows(value_column(group)), heads_.columns(), heads_.value_dim, m_.v, Base::one);
     if (run_.d_hidden == nullptr) {
       fill(m_.d_hidden, rows_, values_, T{0});
     } else {
-      bring_rows(run_.d_hidden + row_ * stride + head(group) * heads_.value_dim, stride, heads_.value_dim,
-                 m_.d_hidden, one);
+      bring_rows(Base::vectors(run_.d_hidden, group), heads_.values(), heads_.value_dim, m_.d_hidden,
+                 Base::one);
     }
     // dk~ = v' dS^T; what states and their gradients have in common.
     transpose(d_state, heads_.key_dim, values_, transposed(keys_));
@@ -230,7 +162,7 @@ class KeyHeadPass {
     multiply<false>(rows_, padded<T>(rows_), heads_.value_dim, m_.d_hidden, transposed(kDeltaBlock),
                     m_.d_attention);
     // dS = e^(G_B) dS - w^T dv' + q~^T do
-    scale_matrix(d_state, decay()[rows_ - 1]);
+    scale_state(d_state, decay()[rows_ - 1]);
     multiply_transposed<true>(heads_.key_dim, values_, rows_, m_.updates.column(values_), m_.d_updates,
                               d_state);
     scale_rows(m_.d_hidden, rows_, values_, decay());
@@ -250,9 +182,7 @@ class KeyHeadPass {
     const int64_t columns = padded<T>(rows_), heads = heads_.value_heads();
     T later[kDeltaBlock] = {};  // of each s: the sum over pairs (t, s), t from some row on
     T d_log_decay[kDeltaBlock];
-    T *const d_log_decays = run_.d_log_decay + row_ * heads + head(group), *const d_betas = run_.d_beta +
-                                                                                            row_ * heads +
-                                                                                            head(group);
+    T *const d_log_decays = numbers(run_.d_log_decay, group), *const d_betas = numbers(run_.d_beta, group);
     T from_before = of_states;
     for (int64_t t = rows_ - 1; t >= 0; --t) {
       const T factor = -beta()[t];
@@ -323,19 +253,14 @@ class KeyHeadPass {
     }
   }
 
-  S* d_mixed_rows(int64_t column) const { return run_.d_mixed + row_ * heads_.columns() + column; }
+  S* d_mixed_rows(int64_t column) const { return Base::mixed_rows(run_.d_mixed, column); }
   T* beta() const { return m_.numbers[2]; }
   T* decay() const { return m_.numbers[3]; }
   T* rest() const { return m_.numbers[4]; }
   Matrix<T> transposed(int64_t row) const { return {m_.transposed.data, row}; }
 
-  const DeltaRuleRun<S>& run_;
-  const DeltaRuleSequence& sequence_;
   int64_t key_head_;
-  const DeltaRuleHeads& heads_;
-  int64_t keys_, values_;  // sizes of a head, padded
   const DeltaRuleScratch<T> m_;
-  int64_t row_ = 0, rows_ = 0;  // of the block
 };
 
 template <typename S>

@@ -1,5 +1,5 @@
-// The gated delta rule on the CPU: one key head's value heads through one sequence, block by block. The
-// formulas stand in ops/delta_rule_group.h.
+// The gated delta rule on the CPU, and the state space without its exchange: value heads of one key head
+// through one sequence, block by block. The formulas stand in ops/recurrent/delta_rule_group.h.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,19 @@ struct DeltaRuleHeads {
   int64_t groups = 0;  // value heads of a key head
   int64_t key_dim = 0;
   int64_t value_dim = 0;
+  bool exchanges = true;
 
   int64_t value_heads() const { return key_heads * groups; }
-  int64_t columns() const { return 2 * key_heads * key_dim + value_heads() * value_dim; }
+  int64_t values() const { return value_heads() * value_dim; }
+  int64_t columns() const { return 2 * key_heads * key_dim + values(); }
   int64_t state_size() const { return key_dim * value_dim; }
+  /// Runs of the value heads of a key head, each of which is a task of its own: a state space often has one
+  /// key head for all, and a run's share of what the heads have in common is small beside their own.
+  int64_t slices() const {
+    constexpr int64_t kHeads = 8;
+    return exchanges ? 1 : (groups + kHeads - 1) / kHeads;
+  }
+  int64_t tasks() const { return key_heads * slices(); }
 };
 
 /// Rows of all sequences, without gaps. States are [value_heads, key_dim, value_dim].
@@ -41,6 +50,10 @@ struct DeltaRuleRun {
   Wide<S>* d_log_decay = nullptr;     // [n, value_heads]
   Wide<S>* d_beta = nullptr;          // the same
   Wide<S>* d_state_before = nullptr;  // is added to; null: not wanted
+  /// Of a state space, [slices, n, 2 * key_heads * key_dim]: what each slice gives to keys and queries, whose
+  /// columns of d_mixed are left alone.
+  Wide<S>* d_keys_queries = nullptr;
+  int64_t d_rows = 0;  // n
 };
 
 struct DeltaRuleSequence {
@@ -53,9 +66,10 @@ template <typename S>
 struct DeltaRuleKernels {
   /// Numbers of scratch space that one call needs.
   int64_t (*workspace)(const DeltaRuleHeads& heads, bool backward);
-  void (*forward)(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
+  /// Of one of the heads' tasks: those of a key head are next to each other.
+  void (*forward)(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t task,
                   Wide<S>* workspace);
-  void (*backward)(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
+  void (*backward)(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t task,
                    Wide<S>* workspace);
 };
 

@@ -27,7 +27,7 @@ struct DeltaRuleScratch {
   Matrix<T> v, d_hidden;             // [rows, values]
   Matrix<T> d_updates;               // [rows, values + keys]: of v' and -w, then of beta v and -beta k e^G
   Matrix<T> transposed;              // of whatever is the right factor of a product
-  Matrix<T> saved_state;             // [keys, values]: at the block's begin
+  Matrix<T> saved_state{};           // [keys, values]: at the block's begin
 
   int64_t size = 0;  // numbers of all that
 

@@ -49,15 +49,37 @@ static T dot(const T* a, const T* b, int64_t columns) {
   return sum_over<T>(columns, [&](auto at) { return at.load(a) * at.load(b); });
 }
 
-/// to = a^T for a [rows, columns]; the rows of `to` are padded.
+/// Exchanges kStep numbers of register i with those of register i + kStep, then half as many.
+template <int kStep, typename T>
+[[gnu::always_inline]] static inline void transpose_square(Vector<T> (&x)[kWidth<T>]) {
+  if constexpr (kStep > 0) {
+    using Bits = typename Lanes<T>::Bits;
+    Bits first, second;
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kWidth<T>; ++lane) {
+      first[lane] = (lane & kStep) == 0 ? lane : kWidth<T> + lane - kStep;
+      second[lane] = (lane & kStep) == 0 ? lane + kStep : kWidth<T> + lane;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth<T>; ++i) {
+      if ((i & kStep) != 0) continue;
+      const Vector<T> upper = x[i], lower = x[i + kStep];
+      x[i] = __builtin_shuffle(upper, lower, first);
+      x[i + kStep] = __builtin_shuffle(upper, lower, second);
+    }
+    transpose_square<kStep / 2, T>(x);
+  }
+}
+
+/// to = a^T for a [rows, columns]; the rows of both are padded.
 template <typename T>
 static void transpose(Matrix<T> a, int64_t rows, int64_t columns, Matrix<T> to) {
-  for (int64_t i = 0; i < padded<T>(rows); i += kWidth<T>) {
-    const int64_t count = at_most(kWidth<T>, rows - i);
-    for (int64_t j = 0; j < columns; ++j) {
-      T numbers[kWidth<T>] = {};
-      for (int64_t k = 0; k < count; ++k) numbers[k] = a[i + k][j];
-      store(to[j] + i, load(numbers));
+  for (int64_t i = 0; i < rows; i += kWidth<T>) {
+    for (int64_t j = 0; j < columns; j += kWidth<T>) {
+      Vector<T> square[kWidth<T>];
+      for (int64_t k = 0; k < kWidth<T>; ++k) square[k] = i + k < rows ? load(a[i + k] + j) : Vector<T>{};
+      transpose_square<kWidth<T> / 2, T>(square);
+      for (int64_t k = 0; k < at_most(kWidth<T>, columns - j); ++k) store(to[j + k] + i, square[k]);
     }
   }
 }
@@ -81,6 +103,27 @@ static void multiply_transposed(int64_t rows, int64_t columns, int64_t depth, Ma
     for_each_row_tile(rows, [&](int64_t row, auto count) {
       product_rows<kAdds, T, decltype(count)::value, decltype(vectors)::value>(
           depth, a.data + row, 1, a.row, b.data + column, b.row, c[row] + column, c.row);
+    });
+  });
+}
+
+/// The same for lower triangular a [rows, rows], and for its a^T: what is above the diagonal is not read,
+/// but for squares on it.
+template <bool kAdds, typename T>
+static void multiply_lower(int64_t rows, int64_t columns, Matrix<T> a, Matrix<T> b, Matrix<T> c) {
+  for_each_column_tile<T>(columns, [&](int64_t column, auto vectors) {
+    for_each_row_tile(rows, [&](int64_t row, auto count) {
+      product_rows<kAdds, T, decltype(count)::value, decltype(vectors)::value>(
+          row + decltype(count)::value, a[row], a.row, 1, b.data + column, b.row, c[row] + column, c.row);
+    });
+  });
+}
+template <bool kAdds, typename T>
+static void multiply_upper(int64_t rows, int64_t columns, Matrix<T> a, Matrix<T> b, Matrix<T> c) {
+  for_each_column_tile<T>(columns, [&](int64_t column, auto vectors) {
+    for_each_row_tile(rows, [&](int64_t row, auto count) {
+      product_rows<kAdds, T, decltype(count)::value, decltype(vectors)::value>(
+          rows - row, a[row] + row, 1, a.row, b[row] + column, b.row, c[row] + column, c.row);
     });
   });
 }

@@ -1,4 +1,4 @@
-// A root-mean-square norm times silu of a gate: see ops/gated_norm.h.
+// A root-mean-square norm times silu of a gate, or of what is gated: see ops/recurrent/gated_norm.h.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,10 @@ namespace streambp::cpu {
 template <typename S>
 struct GatedNorm {
   int64_t size = 0;
+  int64_t groups = 1;  // rows with a weight of their own each, which take turns
+  bool of_gated = false;
   double eps = 0;
-  const S* weight = nullptr;  // [size]
+  const S* weight = nullptr;  // [groups, size]
   const S* x = nullptr;
   const S* z = nullptr;
   S* y = nullptr;
@@ -25,7 +27,7 @@ struct GatedNorm {
 template <typename S>
 struct GatedNormKernels {
   void (*forward)(const GatedNorm<S>& op, int64_t begin, int64_t end);
-  /// Adds to the sums for the weight.
+  /// Adds to the sums for the weight; `begin` is a multiple of groups.
   void (*backward)(const GatedNorm<S>& op, WeightSums<S> sums, int64_t begin, int64_t end);
 };
 

@@ -20,6 +20,8 @@ TargetHeadKernels<T> target_head_kernels();
 template <typename S>
 DeltaRuleKernels<S> delta_rule_kernels();
 template <typename S>
+DeltaRuleKernels<S> state_space_kernels();
+template <typename S>
 CausalConvKernels<S> causal_conv_kernels();
 template <typename S>
 GatedNormKernels<S> gated_norm_kernels();
@@ -29,7 +31,8 @@ static KernelsOf<S> kernels_of() {
   return {
       attention_kernels<S>(),         {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<Wide<S>>()},
       target_head_kernels<Wide<S>>(), delta_rule_kernels<S>(),
-      causal_conv_kernels<S>(),       gated_norm_kernels<S>()};
+      state_space_kernels<S>(),       causal_conv_kernels<S>(),
+      gated_norm_kernels<S>()};
 }
 
 Kernels all_kernels();

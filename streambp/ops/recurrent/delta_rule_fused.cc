@@ -29,7 +29,7 @@ struct Operands {
 
   explicit Operands(const DeltaRuleInputs& in)
       : heads{in.sizes.key_heads, in.sizes.value_heads / in.sizes.key_heads, in.sizes.key_dim,
-              in.sizes.value_dim},
+              in.sizes.value_dim, in.sizes.exchanges},
         mixed(in.mixed.contiguous()),
         log_decay(in.log_decay.to(sum_dtype(in.mixed)).contiguous()),
         beta(in.beta.to(sum_dtype(in.mixed)).contiguous()) {
@@ -54,12 +54,19 @@ struct Operands {
     return run;
   }
 
-  /// Calls body(sequence, key_head, workspace) for all: threads take one after another, each with a workspace
-  /// of its own of `size` numbers.
+  /// The heads' kernels.
+  template <typename S>
+  const cpu::DeltaRuleKernels<S>& kernels() const {
+    const auto& all = cpu::kernels().of<S>();
+    return heads.exchanges ? all.delta_rule : all.state_space;
+  }
+
+  /// Calls body(sequence, task, workspace) for all tasks of the heads: threads take one after another, each
+  /// with a workspace of its own of `size` numbers.
   template <typename T, typename Body>
-  void for_each_key_head(int64_t size, Body body) const {
+  void for_each_task(int64_t size, Body body) const {
     const MemoryScope scope("kernel workspace");
-    const int64_t tasks = static_cast<int64_t>(sequences.size()) * heads.key_heads;
+    const int64_t tasks = static_cast<int64_t>(sequences.size()) * heads.tasks();
     const int64_t threads = std::min<int64_t>(at::get_num_threads(), tasks);
     const at::Tensor workspaces =
         at::empty({threads, size}, mixed.options().dtype(c10::CppTypeToScalarType<T>()));
@@ -69,7 +76,7 @@ struct Operands {
       for (int64_t thread = begin; thread < end; ++thread) {
         T* const workspace = workspaces.data_ptr<T>() + thread * size;
         for (int64_t task = next++; task < tasks; task = next++)
-          body(sequences[static_cast<size_t>(task / heads.key_heads)], task % heads.key_heads, workspace);
+          body(sequences[static_cast<size_t>(task / heads.tasks())], task % heads.tasks(), workspace);
       }
     });
   }
@@ -78,13 +85,14 @@ struct Operands {
 /// For who records the functions that run: its rows, sizes of its heads and what of it runs.
 std::vector<c10::IValue> recorded(const DeltaRuleInputs& in, bool outputs) {
   const DeltaRuleSizes& sizes = in.sizes;
-  return {in.mixed, sizes.key_heads, sizes.value_heads, sizes.key_dim, sizes.value_dim, outputs};
+  return {in.mixed,        sizes.key_heads, sizes.value_heads, sizes.key_dim,
+          sizes.value_dim, outputs,         sizes.exchanges};
 }
 
 }  // namespace
 
 bool has_fused_delta_rule(const DeltaRuleInputs& in) {
-  return in.sizes.exchanges && is_for_cpu(in.mixed) && has_fused_kernels({in.mixed});
+  return is_for_cpu(in.mixed) && has_fused_kernels({in.mixed});
 }
 
 DeltaRuleResult delta_rule_forward_fused(const DeltaRuleInputs& in, DeltaRuleWants wants) {
@@ -102,14 +110,15 @@ DeltaRuleResult delta_rule_forward_fused(const DeltaRuleInputs& in, DeltaRuleWan
   with_kernel_dtype(in.mixed.scalar_type(), [&](auto number) {
     using S = decltype(number);
     using T = cpu::Wide<S>;
-    const auto& kernels = cpu::kernels().of<S>().delta_rule;
+    const auto& kernels = operands.kernels<S>();
     auto run = operands.run<S>();
     run.hidden = data_of<S>(result.hidden);
     run.state = data_of<T>(result.state);
     run.states = data_of<T>(result.states);
-    operands.for_each_key_head<T>(kernels.workspace(operands.heads, /*backward=*/false),
-                                  [&](const cpu::DeltaRuleSequence& sequence, int64_t key_head,
-                                      T* workspace) { kernels.forward(run, sequence, key_head, workspace); });
+    operands.for_each_task<T>(kernels.workspace(operands.heads, /*backward=*/false),
+                              [&](const cpu::DeltaRuleSequence& sequence, int64_t task, T* workspace) {
+                                kernels.forward(run, sequence, task, workspace);
+                              });
   });
   return result;
 }
@@ -124,10 +133,15 @@ DeltaRuleGradients delta_rule_backward_fused(const DeltaRuleInputs& in, const at
   const DeltaRuleGradients d{at::empty(in.mixed.sizes(), in.mixed.options()),
                              at::empty(in.beta.sizes(), operands.log_decay.options()),
                              at::empty(in.beta.sizes(), operands.beta.options())};
+  const MemoryScope scope("kernel workspace");
+  at::Tensor shared;
+  if (!in.sizes.exchanges)
+    shared = at::empty({operands.heads.slices(), in.mixed.size(0), 2 * in.sizes.keys()},
+                       operands.log_decay.options());
   with_kernel_dtype(in.mixed.scalar_type(), [&](auto number) {
     using S = decltype(number);
     using T = cpu::Wide<S>;
-    const auto& kernels = cpu::kernels().of<S>().delta_rule;
+    const auto& kernels = operands.kernels<S>();
     auto run = operands.run<S>();
     run.states = data_of<T>(states);
     run.d_hidden = data_of<const S>(dy);
@@ -136,12 +150,18 @@ DeltaRuleGradients delta_rule_backward_fused(const DeltaRuleInputs& in, const at
     run.d_log_decay = data_of<T>(d.log_decay);
     run.d_beta = data_of<T>(d.beta);
     run.d_state_before = data_of<T>(d_state_before);
-    operands.for_each_key_head<T>(
-        kernels.workspace(operands.heads, /*backward=*/true),
-        [&](const cpu::DeltaRuleSequence& sequence, int64_t key_head, T* workspace) {
-          kernels.backward(run, sequence, key_head, workspace);
-        });
+    run.d_keys_queries = data_of<T>(shared);
+    run.d_rows = in.mixed.size(0);
+    operands.for_each_task<T>(kernels.workspace(operands.heads, /*backward=*/true),
+                              [&](const cpu::DeltaRuleSequence& sequence, int64_t task, T* workspace) {
+                                kernels.backward(run, sequence, task, workspace);
+                              });
   });
+  if (shared.defined()) {
+    const at::Tensor sum = shared[0];
+    for (int64_t slice = 1; slice < shared.size(0); ++slice) sum.add_(shared[slice]);  // in order
+    d.mixed.narrow(1, in.sizes.first_key(), 2 * in.sizes.keys()).copy_(sum);
+  }
   return {d.mixed, d.log_decay.to(in.log_decay.scalar_type()), d.beta.to(in.beta.scalar_type())};
 }
 

@@ -27,14 +27,29 @@ bool is_fused(const at::Tensor& x, const at::Tensor& z, const Parameter& weight)
   return is_for_cpu(x) && has_fused_kernels({x, z, weight.value}) && weight.value.is_contiguous();
 }
 
+/// Which numbers are normed together: of each head, or of what is gated of so many groups of a row.
+struct Parts {
+  int64_t size, groups;
+  bool of_gated;
+
+  static Parts of_heads(const at::Tensor& x) { return {x.size(2), 1, false}; }
+  static Parts of_groups(const at::Tensor& x, int64_t groups) {
+    return {x.size(1) * x.size(2) / groups, groups, true};
+  }
+  int64_t width() const { return groups * size; }
+};
+
 /// Shares of the rows for threads, whose sums for the weight are added in order: as many on any number of
 /// threads.
-constexpr int64_t kParts = 64;
+constexpr int64_t kShares = 64;
 
 template <typename S>
-cpu::GatedNorm<S> kernel_args(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps) {
+cpu::GatedNorm<S> kernel_args(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps,
+                              const Parts& parts) {
   cpu::GatedNorm<S> op;
-  op.size = x.size(2);
+  op.size = parts.size;
+  op.groups = parts.groups;
+  op.of_gated = parts.of_gated;
   op.eps = eps;
   op.weight = kernel_data<const S>(weight.value);
   op.x = kernel_data<const S>(x);
@@ -42,13 +57,14 @@ cpu::GatedNorm<S> kernel_args(const at::Tensor& x, const at::Tensor& z, const Pa
   return op;
 }
 
-at::Tensor forward_fused(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps) {
+at::Tensor forward_fused(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps,
+                         const Parts& parts) {
   const at::Tensor y = at::empty({x.size(0), x.size(1) * x.size(2)}, x.options());
   launch_for(x, [&](auto number) {
     using S = decltype(number);
-    auto op = kernel_args<S>(x, z, weight, eps);
+    auto op = kernel_args<S>(x, z, weight, eps, parts);
     op.y = kernel_data<S>(y);
-    at::parallel_for(0, x.size(0) * x.size(1), rows_per_thread(op.size), [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, x.numel() / op.size, rows_per_thread(op.size), [&](int64_t begin, int64_t end) {
       cpu::kernels().of<S>().gated_norm.forward(op, begin, end);
     });
   });
@@ -56,28 +72,29 @@ at::Tensor forward_fused(const at::Tensor& x, const at::Tensor& z, const Paramet
 }
 
 std::vector<at::Tensor> backward_fused(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& z,
-                                       Parameter& weight, double eps) {
+                                       Parameter& weight, double eps, const Parts& parts) {
   const at::Tensor dx = at::empty(x.sizes(), x.options()), dz = at::empty(dy.sizes(), x.options());
-  const int64_t rows = x.size(0) * x.size(1);
-  const int64_t parts = std::clamp<int64_t>(rows / rows_per_thread(x.size(2)), 1, kParts);
+  const int64_t rows = x.numel() / parts.width();
+  const int64_t shares = std::clamp<int64_t>(rows / rows_per_thread(parts.width()), 1, kShares);
   at::Tensor recent, total;
   if (weight.trainable()) {
-    recent = at::zeros({parts, x.size(2)}, x.options().dtype(sum_dtype(x)));
-    total = at::zeros({parts, x.size(2)}, x.options().dtype(at::kDouble));
+    recent = at::zeros({shares, parts.width()}, x.options().dtype(sum_dtype(x)));
+    total = at::zeros({shares, parts.width()}, x.options().dtype(at::kDouble));
   }
   launch_for(x, [&](auto number) {
     using S = decltype(number);
-    auto op = kernel_args<S>(x, z, weight, eps);
+    auto op = kernel_args<S>(x, z, weight, eps, parts);
     op.dy = kernel_data<const S>(dy);
     op.dx = kernel_data<S>(dx);
     op.dz = kernel_data<S>(dz);
-    at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-      for (int64_t part = first; part < last; ++part) {
+    at::parallel_for(0, shares, 1, [&](int64_t first, int64_t last) {
+      for (int64_t share = first; share < last; ++share) {
         cpu::WeightSums<S> sums;
         if (total.defined())
-          sums = {kernel_data<cpu::Wide<S>>(recent) + part * op.size,
-                  kernel_data<double>(total) + part * op.size};
-        cpu::kernels().of<S>().gated_norm.backward(op, sums, rows * part / parts, rows * (part + 1) / parts);
+          sums = {kernel_data<cpu::Wide<S>>(recent) + share * parts.width(),
+                  kernel_data<double>(total) + share * parts.width()};
+        cpu::kernels().of<S>().gated_norm.backward(op, sums, rows * share / shares * parts.groups,
+                                                   rows * (share + 1) / shares * parts.groups);
       }
     });
   });
@@ -86,7 +103,8 @@ std::vector<at::Tensor> backward_fused(const at::Tensor& dy, const at::Tensor& x
 }
 
 at::Tensor forward(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps) {
-  if (is_fused(x, z, weight)) return forward_fused(x.contiguous(), z.contiguous(), weight, eps);
+  if (is_fused(x, z, weight))
+    return forward_fused(x.contiguous(), z.contiguous(), weight, eps, Parts::of_heads(x));
   at::Tensor y = normalised(x, eps).first.mul_(weight.value.to(sum_dtype(x)));
   return y.mul_(at::silu(as_heads(z, x))).to(x.scalar_type()).flatten(1);
 }
@@ -95,7 +113,7 @@ at::Tensor forward(const at::Tensor& x, const at::Tensor& z, const Parameter& we
 std::vector<at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& z,
                                  Parameter& weight, double eps) {
   if (is_fused(x, z, weight))
-    return backward_fused(dy.contiguous(), x.contiguous(), z.contiguous(), weight, eps);
+    return backward_fused(dy.contiguous(), x.contiguous(), z.contiguous(), weight, eps, Parts::of_heads(x));
   const auto [normed, rstd] = normalised(x, eps);
   const at::Tensor gate = as_heads(z, x), d = as_heads(dy, x);
   const at::Tensor w = weight.value.to(sum_dtype(x));
@@ -137,6 +155,30 @@ at::Tensor as_groups(const Parameter& weight, const at::Tensor& like) {
   return weight.value.to(like.scalar_type()).view({1, like.size(1), like.size(2)});
 }
 
+at::Tensor forward(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, int64_t groups,
+                   double eps) {
+  if (is_fused(x, z, weight))
+    return forward_fused(x.contiguous(), z.contiguous(), weight, eps, Parts::of_groups(x, groups));
+  const at::Tensor gated = Gated(x, z, groups).product;
+  return normalised(gated, eps).first.mul_(as_groups(weight, gated)).to(x.scalar_type()).flatten(1);
+}
+
+std::vector<at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& z,
+                                 Parameter& weight, int64_t groups, double eps) {
+  if (is_fused(x, z, weight))
+    return backward_fused(dy.contiguous(), x.contiguous(), z.contiguous(), weight, eps,
+                          Parts::of_groups(x, groups));
+  const Gated gated(x, z, groups);
+  const auto [normed, rstd] = normalised(gated.product, eps);
+  at::Tensor d = dy.reshape(normed.sizes()).to(normed.scalar_type());
+  if (weight.trainable()) accumulate_sum(weight, (d * normed).flatten(1));
+  d = d * as_groups(weight, normed);
+  d.addcmul_(normed, (d * normed).mean(-1, /*keepdim=*/true), -1).mul_(rstd);
+  const at::Tensor dx = at::silu(gated.gate).mul_(d);
+  const at::Tensor dz = at::silu_backward(d.mul_(gated.input), gated.gate);
+  return {dx.to(x.scalar_type()).view(x.sizes()), dz.to(z.scalar_type()).view(z.sizes())};
+}
+
 }  // namespace
 
 at::Tensor norm_of_gated(const at::Tensor& x, const at::Tensor& z, Parameter& weight, int64_t groups,
@@ -144,21 +186,11 @@ at::Tensor norm_of_gated(const at::Tensor& x, const at::Tensor& z, Parameter& we
   at::Tensor y;
   {
     const at::NoGradGuard no_grad;
-    const at::Tensor gated = Gated(x, z, groups).product;
-    y = normalised(gated, eps).first.mul_(as_groups(weight, gated)).to(x.scalar_type()).flatten(1);
+    y = forward(x, z, weight, groups, eps);
   }
   return differentiable({x, z}, std::move(y), "norm_of_gated",
                         [x = x.detach(), z = z.detach(), &weight, groups, eps](std::vector<at::Tensor>&& dy) {
-                          const Gated gated(x, z, groups);
-                          const auto [normed, rstd] = normalised(gated.product, eps);
-                          at::Tensor d = dy[0].reshape(normed.sizes()).to(normed.scalar_type());
-                          if (weight.trainable()) accumulate_sum(weight, (d * normed).flatten(1));
-                          d = d * as_groups(weight, normed);
-                          d.addcmul_(normed, (d * normed).mean(-1, /*keepdim=*/true), -1).mul_(rstd);
-                          const at::Tensor dx = at::silu(gated.gate).mul_(d);
-                          const at::Tensor dz = at::silu_backward(d.mul_(gated.input), gated.gate);
-                          return std::vector<at::Tensor>{dx.to(x.scalar_type()).view(x.sizes()),
-                                                         dz.to(z.scalar_type()).view(z.sizes())};
+                          return backward(dy[0], x, z, weight, groups, eps);
                         });
 }
 

@@ -57,7 +57,8 @@ std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& fu
     const DeltaRuleFlops one = delta_rule_flops({.key_heads = inputs[1].toInt(),
                                                  .value_heads = inputs[2].toInt(),
                                                  .key_head_dim = inputs[3].toInt(),
-                                                 .value_head_dim = inputs[4].toInt()});
+                                                 .value_head_dim = inputs[4].toInt(),
+                                                 .state_space = !inputs[6].toBool()});
     const double outputs = inputs[5].toBool() ? one.forward : one.state;
     executed_flops += size(inputs[0], 0) * (name == "streambp::delta_rule" ? outputs : one.backward);
   } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
@@ -146,7 +147,7 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
   for (const char* name : {"qwen3-tiny", "qwen2-tiny", "llama-tied-tiny", "gemma3-tiny", "mistral-tiny",
                            "phi3-tiny", "qwen3-moe-tiny", "qwen3-moe-plain-tiny", "gpt-oss-tiny",
                            "deepseek-v3-tiny", "deepseek-v3-plain-tiny", "glm4-moe-tiny", "gemma4-tiny",
-                           "gemma4-per-layer-tiny", "gemma4-moe-tiny"}) {
+                           "gemma4-per-layer-tiny", "gemma4-moe-tiny", "granite-hybrid-tiny"}) {
     Model model = equality_model(name, 3);
     const int64_t vocabulary = model.config().vocab_size;
     expect_all_as_executed(model, equality_batch("masked", 23, vocabulary, 5), "sft", {}, name);

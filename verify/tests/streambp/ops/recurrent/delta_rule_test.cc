@@ -98,7 +98,8 @@ TEST_P(DeltaRuleOps, GivesTheStateAlone) {
 
 TEST_P(DeltaRuleOps, IsAStateSpaceWithoutTheExchange) {
   Worst worst(kRuleLimit);
-  for (const DeltaRuleSizes& sizes : {DeltaRuleSizes{2, 4, 6, 5, false}, DeltaRuleSizes{1, 3, 7, 2, false}}) {
+  for (const DeltaRuleSizes& sizes : {DeltaRuleSizes{2, 4, 6, 5, false}, DeltaRuleSizes{1, 3, 7, 2, false},
+                                      DeltaRuleSizes{1, 19, 17, 9, false}}) {
     for (const std::vector<int64_t>& offsets :
          {std::vector<int64_t>{0, 1}, {0, 63}, {0, 65}, {0, 1, 3, 70, 198, 200}, {0, 5, 5, 9}, {0, 1200}}) {
       const DeltaRuleCase in(sizes, offsets, -1e-4, -3);
@@ -119,8 +120,8 @@ TEST_P(DeltaRuleOps, IsAStateSpaceWithoutTheExchange) {
   }
 }
 
-TEST_P(DeltaRuleOps, TakesGradientsOfEitherOutputAlone) {
-  const DeltaRuleCase in(kHeads, {0, 67});
+/// Gradients of either output alone sum to that of both.
+void expect_sum_of_either(const DeltaRuleCase& in) {
   const auto [d_hidden, d_state] = delta_rule_cotangents(in);
   std::vector<at::Tensor> sum;
   for (const bool of_state : {false, true}) {
@@ -130,6 +131,22 @@ TEST_P(DeltaRuleOps, TakesGradientsOfEitherOutputAlone) {
     sum.push_back(torch::autograd::grad({root}, {mixed}, {of_state ? d_state : d_hidden}).front());
   }
   expect_near(sum[0] + sum[1], pass_by_op(in).gradients[0], "sum of both gradients", kRuleLimit);
+}
+
+TEST_P(DeltaRuleOps, KeepsDecaysOfAStateSpaceApart) {
+  Worst worst(2e-12);
+  const DeltaRuleSizes sizes{1, 3, 7, 2, false};
+  DeltaRuleCase in(sizes, {0, 130}, -1e-6, -200);
+  worst.check(pass_by_op(in), pass_by_tokens(in), "-1e-6 to -200");
+  in.log_decay.slice(0, 5, 130, 7).fill_(-200);
+  worst.check(pass_by_op(in), pass_by_tokens(in), "-200 in between");
+  in.log_decay.slice(0, 5, 130, 7).fill_(0);
+  worst.check(pass_by_op(in), pass_by_tokens(in), "0 in between");
+}
+
+TEST_P(DeltaRuleOps, TakesGradientsOfEitherOutputAlone) {
+  for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 3, 7, 2, false}})
+    expect_sum_of_either(DeltaRuleCase(sizes, {0, 67}));
 }
 
 TEST_P(DeltaRuleOps, TakesStridedRows) {
@@ -225,25 +242,32 @@ void expect_as_precise(const DeltaRuleCase& exact, double factor, const std::str
 TEST_P(DeltaRuleOps, IsAsPreciseInFloat32AsTheRecurrence) {
   for (const auto& [weakest, strongest] :
        std::vector<std::pair<double, double>>{{-1e-6, -1e-3}, {-1e-3, -1}, {-1e-6, -30}, {-1e-6, -200}})
-    expect_as_precise(DeltaRuleCase({2, 4, 32, 32}, {0, 260}, weakest, strongest), 3.0,
-                      fmt::format("{} to {}", weakest, strongest));
+    for (const bool exchanges : {true, false})
+      expect_as_precise(DeltaRuleCase({2, 4, 32, 32, exchanges}, {0, 260}, weakest, strongest), 3.0,
+                        fmt::format("{} to {}, exchange {}", weakest, strongest, exchanges));
 }
 
 TEST_P(DeltaRuleOps, TakesBfloat16) {
   Worst worst(5e-3);  // of a rounding to 8 bits, sums of rounded cotangents
-  const DeltaRuleCase in = DeltaRuleCase(kHeads, {0, 70, 130}, -1e-3, -3).to(at::kBFloat16);
-  DeltaRuleCase same = in.to(at::kDouble);
-  const DeltaRulePass got = pass_by_op(in);
-  EXPECT_EQ(got.hidden.scalar_type(), at::kBFloat16);
-  EXPECT_EQ(got.state.scalar_type(), at::kFloat);
-  EXPECT_EQ(got.gradients[0].scalar_type(), at::kBFloat16);
-  EXPECT_EQ(got.gradients[1].scalar_type(), at::kFloat);
-  worst.check(got, pass_by_tokens(same), "bfloat16");
+  for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 9, 6, 5, false}}) {
+    const DeltaRuleCase in = DeltaRuleCase(sizes, {0, 70, 130}, -1e-3, -3).to(at::kBFloat16);
+    const DeltaRuleCase same = in.to(at::kDouble);
+    const DeltaRulePass got = pass_by_op(in);
+    EXPECT_EQ(got.hidden.scalar_type(), at::kBFloat16);
+    EXPECT_EQ(got.state.scalar_type(), at::kFloat);
+    EXPECT_EQ(got.gradients[0].scalar_type(), at::kBFloat16);
+    EXPECT_EQ(got.gradients[1].scalar_type(), at::kFloat);
+    worst.check(got, pass_by_tokens(same), "bfloat16");
+  }
 }
 
 TEST(DeltaRuleKernels, GivesTheSameBitsOnAnyNumberOfThreads) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
-    const DeltaRuleCase in = DeltaRuleCase({2, 4, 32, 16}, {0, 200, 330}).to(dtype);
+  for (const auto& [dtype, sizes] :
+       std::vector<std::pair<at::ScalarType, DeltaRuleSizes>>{{at::kFloat, {2, 4, 32, 16}},
+                                                              {at::kDouble, {2, 4, 32, 16}},
+                                                              {at::kFloat, {1, 20, 32, 16, false}},
+                                                              {at::kDouble, {1, 20, 32, 16, false}}}) {
+    const DeltaRuleCase in = DeltaRuleCase(sizes, {0, 200, 330}).to(dtype);
     const DeltaRulePass first = on_threads(1, [&] { return pass_by_op(in); });
     for (const int threads : {1, 2, 8}) {
       const DeltaRulePass again = on_threads(threads, [&] { return pass_by_op(in); });
@@ -302,10 +326,12 @@ TEST_P(DeltaRuleOps, AllocatesTheSameOnMeta) {
   install_meters();
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     for (const std::vector<int64_t>& offsets : {std::vector<int64_t>{0, 1300}, {0, 3}, {0, 64, 700, 701}}) {
-      const DeltaRuleCase in = DeltaRuleCase(kHeads, offsets).to(dtype);
-      const Bytes real = bytes_of(in), shapes = bytes_of(in.to(dtype, at::kMeta));
-      EXPECT_EQ(shapes.kept, real.kept);
-      EXPECT_EQ(shapes.peak, real.peak);
+      for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 20, 6, 5, false}}) {
+        const DeltaRuleCase in = DeltaRuleCase(sizes, offsets).to(dtype);
+        const Bytes real = bytes_of(in), shapes = bytes_of(in.to(dtype, at::kMeta));
+        EXPECT_EQ(shapes.kept, real.kept);
+        EXPECT_EQ(shapes.peak, real.peak);
+      }
     }
   }
 }

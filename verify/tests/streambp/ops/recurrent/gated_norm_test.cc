@@ -89,15 +89,17 @@ TEST_P(GatedNorm, IsTheNormTimesSilu) {
 }
 
 TEST_P(GatedNorm, NormsWhatIsGatedInGroups) {
-  for (const int64_t groups : {1, 2, 4}) {
-    Parameter w = parameter(random({4 * 6}, 1));
-    expect_same(
-        {random({9, 4, 6}, 2), random({9, 24}, 3)}, {&w},
-        [&](const auto& in) { return norm_of_gated(in[0], in[1], w, groups, 1e-5); },
-        [&](const auto& in, const auto& p) {
-          const at::Tensor gated = (in[0].flatten(1) * at::silu(in[1])).view({9, groups, -1});
-          return p[0] * (gated * at::rsqrt(gated.pow(2).mean(-1, true) + 1e-5)).flatten(1);
-        });
+  for (const int64_t rows : {1, 9, 700}) {
+    for (const int64_t groups : {1, 2, 4}) {
+      Parameter w = parameter(random({4 * 6}, 1));
+      expect_same(
+          {random({rows, 4, 6}, 2), random({rows, 24}, 3)}, {&w},
+          [&](const auto& in) { return norm_of_gated(in[0], in[1], w, groups, 1e-5); },
+          [&](const auto& in, const auto& p) {
+            const at::Tensor gated = (in[0].flatten(1) * at::silu(in[1])).view({rows, groups, -1});
+            return p[0] * (gated * at::rsqrt(gated.pow(2).mean(-1, true) + 1e-5)).flatten(1);
+          });
+    }
   }
 }
 
@@ -124,13 +126,15 @@ TEST_P(GatedNorm, TakesBfloat16) {
 }
 
 TEST(GatedNormKernels, GiveTheSameBitsOnAnyNumberOfThreads) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
-    const auto run = [&](int threads) {
+  for (const auto& [dtype, groups] : std::vector<std::pair<at::ScalarType, int64_t>>{
+           {at::kFloat, 0}, {at::kDouble, 0}, {at::kBFloat16, 0}, {at::kFloat, 2}, {at::kBFloat16, 1}}) {
+    const auto run = [&, dtype = dtype, groups = groups](int threads) {
       return on_threads(threads, [&] {
-        Parameter w = parameter(random({32}, 1).to(dtype));
+        Parameter w = parameter(random({groups == 0 ? 32 : 128}, 1).to(dtype));
         const at::Tensor x = random({900, 4, 32}, 2).to(dtype).requires_grad_(),
                          z = random({900, 128}, 3).to(dtype).requires_grad_();
-        const at::Tensor y = gated_rms_norm(x, z, w, 1e-6);
+        const at::Tensor y =
+            groups == 0 ? gated_rms_norm(x, z, w, 1e-6) : norm_of_gated(x, z, w, groups, 1e-6);
         auto all = torch::autograd::grad({y}, {x, z}, {y.detach()});
         all.push_back(y.detach());
         all.push_back(w.gradient);
