@@ -15,6 +15,7 @@ DeltaRuleFlops delta_rule_flops(const DeltaRuleSettings& rule) {
       block * key * static_cast<double>(rule.key_heads) / static_cast<double>(rule.value_heads);
   const double half = block * (key + value) / 2.0;
   DeltaRuleFlops flops;
+  if (rule.convolution_alone) return flops;
   if (rule.state_space) {  // as blocks run in ATen, where each head has keys of its own
     flops.recurrence = heads * 2.0 * state;
     flops.state = heads * state;
