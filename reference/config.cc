@@ -29,6 +29,8 @@ void require_consistent(const ModelConfig& config) {
 }
 
 void require_valid(const DeltaRuleSettings& rule) {
+  if (rule.convolution_alone)
+    return require(rule.conv_kernel > 0, "model", "expected a convolution of a token or more");
   require(rule.key_heads > 0 && rule.value_heads > 0 && rule.key_head_dim > 0 && rule.value_head_dim > 0 &&
               rule.conv_kernel > 0,
           "model", "expected positive sizes of the delta rule");
@@ -193,6 +195,7 @@ std::string layer_prefix(int layer) {
 LayerNorms layer_norms(const ModelConfig& config, int layer) {
   if (!config.has_mlp(layer)) return {"norm", "", "", ""};
   if (!config.has_mixer(layer)) return {"", "", "norm", ""};
+  if (config.parallel) return {"input_layernorm", "", "", ""};
   if (config.glm_norm_names) {
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
   }
@@ -201,7 +204,7 @@ LayerNorms layer_norms(const ModelConfig& config, int layer) {
             "post_feedforward_layernorm"};
   }
   if (config.norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
-  return {"input_layernorm", "", "post_attention_layernorm", ""};
+  return {config.modules.before_attention, "", config.modules.before_mlp, ""};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

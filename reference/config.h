@@ -69,6 +69,7 @@ struct DeltaRuleSettings {
   int conv_kernel = 0;     // linear_conv_kernel_dim: how many tokens the convolution sees, the own included
   bool fused_projections = false;  // Qwen3-Next; see parameter_shapes
   bool state_space = false;        // Mamba-2, with key_heads groups of B and C, of key_head_dim states each
+  bool convolution_alone = false;  // LFM2, of which conv_kernel alone is read; see Layers::short_convolution
   bool conv_bias = false;          // of its convolution
   double time_step_low = 0.0;      // what its steps of time are at least
   double time_step_high = std::numeric_limits<double>::infinity();  // and at most
@@ -78,6 +79,8 @@ struct DeltaRuleSettings {
 struct ModuleNames {
   std::string recurrence = "linear_attn", mlp = "mlp", gate_up = "gate_up_proj", down = "down_proj";
   std::string attention = "self_attn";
+  std::string out = "o_proj", q_norm = "q_norm", k_norm = "k_norm", gate = "gate_proj", up = "up_proj";
+  std::string before_attention = "input_layernorm", before_mlp = "post_attention_layernorm";
 };
 
 /// What Gemma 4 changes in some of its layers and gives to all of them. A full layer is one without a window.
@@ -117,6 +120,8 @@ struct ModelConfig {
   bool glm_norm_names = false;          // the sandwich's norms are called as in GLM-4; see parameter_shapes
   bool norm_after = false;              // OLMo 2: only the outputs of attention and MLP are normed
   bool norm_adds_one = false;           // norms multiply by 1 + weight
+  bool norm_centers = false;            // Cohere: norms are of what they read less its mean
+  bool parallel = false;                // Cohere: attention and MLP read one norm of the layer's input
   double embedding_scale = 1.0;         // Granite's embedding_multiplier
   double residual_multiplier = 1.0;     // Granite: of what attention and MLP add to the residual stream
   double attention_scale = 0.0;         // of the scores; 0: 1 / sqrt(head_dim)
@@ -211,8 +216,8 @@ struct LayerNorms {
 /// Before attention and MLP `input_layernorm` and `post_attention_layernorm`. In a sandwich
 /// `input_layernorm`, `post_attention_layernorm`, `pre_feedforward_layernorm` and
 /// `post_feedforward_layernorm`, the last three of which are with glm_norm_names `post_self_attn_layernorm`,
-/// `post_attention_layernorm` and `post_mlp_layernorm`. With norm_after the names of a sandwich, of what
-/// comes after alone.
+/// `post_attention_layernorm` and `post_mlp_layernorm`. In a parallel layer `input_layernorm` alone. With
+/// norm_after the names of a sandwich, of what comes after alone.
 LayerNorms layer_norms(const ModelConfig& config, int layer);
 
 /// The name and shape (rows, columns) of every parameter. Names are those of transformers 5's modules:
@@ -231,6 +236,7 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 ///   head its query, its key, the values of its H / K heads and then their z; `in_proj_ba` likewise b and a.
 ///   A state space has instead `mamba.in_proj`, the rows of z above those of C columns x, B and C above those
 ///   of dt, `conv1d.bias` [1, C], `norm` [1, H value_head_dim], and without ".weight" `D` [1, H].
+///   A convolution alone has `conv.in_proj` [3 D, D], `conv.conv` [D, taps] and `conv.out_proj`.
 /// - latent attention, with H heads: `self_attn.q_proj`, or `q_a_proj` to the rank, `q_a_layernorm` and
 ///   `q_b_proj`, of every head the rows that do not rotate and then those that do; `kv_a_proj_with_mqa` to
 ///   the rank and below it the key that rotates, `kv_a_layernorm`, and `kv_b_proj`, of every head its key and

@@ -19,8 +19,13 @@ class Path {
 
   void through(int layer) {
     norms_ = layer_norms(config_, layer);
+    const Var input = h_;
     if (config_.has_mixer(layer)) add_to_stream(after(layer, norms_.after_attention, mixed(layer)));
-    if (config_.has_mlp(layer)) add_to_stream(after(layer, norms_.after_mlp, fed(layer)));
+    if (config_.has_mlp(layer)) {
+      const Var read = config_.parallel ? after(layer, norms_.before_attention, input)
+                                        : after(layer, norms_.before_mlp, h_);
+      add_to_stream(after(layer, norms_.after_mlp, fed(layer, read)));
+    }
     if (config_.gemma4.hidden_size_per_layer_input > 0) {
       const Index size = config_.gemma4.hidden_size_per_layer_input;
       const Var own = slice_columns(inputs_, layer * size, size);
@@ -48,6 +53,7 @@ class Path {
     const std::string module = layer_prefix(layer) + config_.modules.attention + ".";
     if (config_.is_linear(layer)) {
       const std::string recurrence = layer_prefix(layer) + config_.modules.recurrence + ".";
+      if (config_.delta_rule.convolution_alone) return layers_.short_convolution(recurrence, x);
       return config_.delta_rule.state_space ? layers_.state_space_layer(recurrence, x)
                                             : layers_.delta_rule(recurrence, x);
     }
@@ -55,9 +61,8 @@ class Path {
     return layers_.attention(module, layer, x, positions_, length_, seen_);
   }
 
-  /// What the MLP, the experts or both make of it.
-  Var fed(int layer) {
-    const Var x = after(layer, norms_.before_mlp, h_);
+  /// What the MLP, the experts or both make of x.
+  Var fed(int layer, const Var& x) {
     const std::string prefix = layer_prefix(layer), mlp = prefix + config_.modules.mlp + ".";
     if (!config_.is_sparse(layer)) return layers_.mlp(mlp, x);
     const bool is_added = config_.mixture.added_to_mlp;

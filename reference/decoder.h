@@ -23,8 +23,12 @@
 //                      rotate where others have one
 //     Granite          factors of embedding, residual stream, scores and logits
 //     Granite 4        Granite's, with Mamba-2's state space in place of attention in most layers
+//     LFM2             a short convolution between two gates in place of attention in most layers; Qwen3's
+//                      norms of queries and keys
 //     Nemotron-H       layers that are a state space, attention without rotation or an MLP without a gate
 //     alone GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
+//     Cohere           layers in which attention and MLP read one norm, which removes the mean; pairs of
+//                      neighbours rotate, in Cohere 2 in the layers with a window alone; a factor of logits
 //     Ministral 3      queries grow with their position
 //     Mixtral          Qwen3-MoE's experts, and windows
 //     Qwen2-MoE        an expert that every token has, times a gate of its own

@@ -75,6 +75,11 @@ Var Layers::head(const Var& hidden) const {
 
 Var Layers::norm(const std::string& module, const Var& x) const {
   const Var& weight = parameter(module + ".weight");
+  if (config_.norm_centers) {
+    const Var means = scale(row_sum(x), Number{1} / static_cast<Number>(x.cols()));
+    const std::vector<int> of_every_column(static_cast<std::size_t>(x.cols()), 0);
+    return rms_norm(sub(x, gather_columns(means, of_every_column)), weight, config_.rms_norm_eps);
+  }
   return rms_norm(x, config_.norm_adds_one ? offset(weight, 1.0) : weight, config_.rms_norm_eps);
 }
 
@@ -88,9 +93,9 @@ Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const 
     const Var positive = maximum(up, scale(up, 0.0));
     return project(module + "down_proj", has_bias, mul(positive, positive));
   }
-  const Var gate = activation(project(module + "gate_proj", has_bias, x));
-  const Var up = project(module + "up_proj", has_bias, x);
-  return project(module + "down_proj", has_bias, mul(gate, up));
+  const Var gate = activation(project(module + config_.modules.gate, has_bias, x));
+  const Var up = project(module + config_.modules.up, has_bias, x);
+  return project(module + config_.modules.down, has_bias, mul(gate, up));
 }
 
 Var Layers::mlp(const std::string& module, const Var& x) const {

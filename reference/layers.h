@@ -73,6 +73,10 @@ class Layers {
   /// where the norm divides each group's share of the columns by its root mean square.
   Var state_space_layer(const std::string& module, const Var& x) const;
 
+  /// LFM2's convolution between two gates instead, "model.layers.0.conv.": with [b, c, x] = W_in x
+  ///     y = W_out (c conv(b x))
+  Var short_convolution(const std::string& module, const Var& x) const;
+
   /// A dense MLP, "model.layers.0.mlp.".
   Var mlp(const std::string& module, const Var& x) const;
 

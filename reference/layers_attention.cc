@@ -75,7 +75,8 @@ Layers::Heads Layers::project_heads(const std::string& module, int layer, const 
 /// The keys and values before any rotation.
 KeyValues Layers::normed_keys(const std::string& module, int layer, const Heads& heads) const {
   KeyValues normed = {heads.k, heads.v};
-  if (config_.qk_norm && !config_.norms_rotated_heads) normed.k = norm(module + "k_norm", heads.k);
+  if (config_.qk_norm && !config_.norms_rotated_heads)
+    normed.k = norm(module + config_.modules.k_norm, heads.k);
   if (config_.gemma4.value_norm) {
     // Each head divided by its root mean square, which is its length by the root of the number of entries.
     const Number size = config_.head_dim_of(layer);
@@ -98,7 +99,7 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
     seen[layer] = {is_after ? norm(module + "key_layernorm", k) : k, normed.v};
   }
   const KeyValues& source = seen.at(config_.key_value_layer(layer));
-  Var q = rotated(config_.qk_norm && !is_after ? norm(module + "q_norm", heads.q) : heads.q);
+  Var q = rotated(config_.qk_norm && !is_after ? norm(module + config_.modules.q_norm, heads.q) : heads.q);
   if (is_after) q = norm(module + "query_layernorm", q);
   if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
 
@@ -113,7 +114,7 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
                   ? causal_attention(q, source.k, source.v, parameter(module + "sinks"), options)
                   : causal_attention(q, source.k, source.v, options);
   if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(heads.gate));
-  return project(module + "o_proj", config_.o_bias, mixed);
+  return project(module + config_.modules.out, config_.o_bias, mixed);
 }
 
 Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
@@ -213,6 +214,14 @@ Var Layers::delta_rule(const std::string& module, const Var& x) const {
   // Its norm multiplies by the weight itself, where the others multiply by 1 + weight.
   const Var normed = rms_norm(o, parameter(module + "norm.weight"), config_.rms_norm_eps);
   return project(module + "out_proj", false, mul(normed, silu(inputs.z)));
+}
+
+Var Layers::short_convolution(const std::string& module, const Var& x) const {
+  const Index size = config_.hidden_size;
+  const Var all = project(module + "in_proj", false, x);
+  const auto part = [&](Index i) { return slice_columns(all, i * size, size); };
+  const Var mixed = causal_convolution(mul(part(0), part(2)), parameter(module + "conv.weight"));
+  return project(module + "out_proj", false, mul(part(1), mixed));
 }
 
 Var Layers::state_space_layer(const std::string& module, const Var& x) const {

@@ -68,14 +68,16 @@ class Collector {
       if (has_keys && !config_.values_are_keys(layer))
         linear(module + "v_proj", keys, hidden, config_.qkv_bias);
     }
-    linear(module + "o_proj", hidden, queries, config_.o_bias);
+    linear(module + config_.modules.out, hidden, queries, config_.o_bias);
     if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
     if (!config_.qk_norm) return;
     const bool is_wide = config_.qk_norm_full_width;
     const bool is_after = config_.norms_rotated_heads;
-    row(module + (is_after ? "query_layernorm" : "q_norm"), is_wide ? queries : config_.head_dim_of(layer));
+    row(module + (is_after ? "query_layernorm" : config_.modules.q_norm),
+        is_wide ? queries : config_.head_dim_of(layer));
     if (!has_keys) return;
-    row(module + (is_after ? "key_layernorm" : "k_norm"), is_wide ? keys : config_.head_dim_of(layer));
+    row(module + (is_after ? "key_layernorm" : config_.modules.k_norm),
+        is_wide ? keys : config_.head_dim_of(layer));
   }
 
   void latent_attention(const std::string& module) {
@@ -98,6 +100,11 @@ class Collector {
 
   void delta_rule(const std::string& module) {
     const Index hidden = config_.hidden_size;
+    if (config_.delta_rule.convolution_alone) {
+      linear(module + "in_proj", 3 * hidden, hidden);
+      shapes_[module + "conv.weight"] = {hidden, config_.delta_rule.conv_kernel};
+      return linear(module + "out_proj", hidden, hidden);
+    }
     const DeltaRuleSettings& rule = config_.delta_rule;
     const Index heads = rule.value_heads, values = heads * rule.value_head_dim;
     const Index mixed = Index{2} * rule.key_heads * rule.key_head_dim + values;
@@ -129,8 +136,8 @@ class Collector {
       linear(module + config_.modules.gate_up, 2 * width, hidden, config_.mlp_bias);
     } else {
       const bool is_gated = config_.hidden_act != Activation::kRelu2;
-      if (is_gated) linear(module + "gate_proj", width, hidden, config_.mlp_bias);
-      linear(module + "up_proj", width, hidden, config_.mlp_bias);
+      if (is_gated) linear(module + config_.modules.gate, width, hidden, config_.mlp_bias);
+      linear(module + config_.modules.up, width, hidden, config_.mlp_bias);
     }
     linear(module + config_.modules.down, hidden, width, config_.mlp_bias);
   }

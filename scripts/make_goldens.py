@@ -47,7 +47,7 @@ from goldens.passes import (
     relative_difference,
     worst,
 )
-from goldens.recurrence import has_recurrence
+from goldens.recurrence import has_gates, has_recurrence
 from goldens.sft_case import VERSIONS, describe, expected_numbers
 from goldens.writing import make_inputs, write_model
 
@@ -77,8 +77,9 @@ def make_case(root, model_name, batch_name, seed):
         case["checks"]["legacy_config"] = check_legacy_config(folder, inputs, tensors)
     if not inputs["attention_mask"].all():
         case["checks"]["other_pad_tokens"] = check_padding(model, inputs, tensors)
-    if has_recurrence(model):
+    if has_gates(model):
         case["checks"]["token_by_token"] = check_recurrence(model, inputs, tensors)
+    if has_recurrence(model):
         case["checks"]["rows_without_padding"] = check_documents(model, inputs, tensors)
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)

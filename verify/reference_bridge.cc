@@ -78,6 +78,7 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
   same.conv_kernel = static_cast<int>(rule.conv_kernel);
   same.fused_projections = rule.fused_projections;
   same.state_space = rule.state_space;
+  same.convolution_alone = rule.convolution_alone;
   same.conv_bias = rule.conv_bias;
   same.time_step_low = rule.time_step_low;
   same.time_step_high = rule.time_step_high;
@@ -195,6 +196,8 @@ reference::ModelConfig reference_config(const Config& config) {
   same.glm_norm_names = config.glm_norm_names;
   same.norm_after = config.norm_after;
   same.norm_adds_one = config.norm_adds_one;
+  same.norm_centers = config.norm_centers;
+  same.parallel = config.parallel;
   same.embedding_scale = config.embedding_scale;
   same.residual_multiplier = config.residual_multiplier;
   same.logits_scaling = config.logits_scaling;
@@ -216,7 +219,9 @@ reference::ModelConfig reference_config(const Config& config) {
   same.attention_output_gate = config.attention_output_gate;
   same.delta_rule = reference_delta_rule(config.delta_rule);
   const FamilyModules& modules = modules_of(config);
-  same.modules = {modules.recurrence, modules.mlp, modules.gate_up, modules.down, modules.attention};
+  same.modules = {modules.recurrence, modules.mlp, modules.gate_up,          modules.down,
+                  modules.attention,  modules.out, modules.q_norm,           modules.k_norm,
+                  modules.gate,       modules.up,  modules.before_attention, modules.before_mlp};
   same.no_mixer = config.no_mixer;
   same.no_mlp = config.no_mlp;
   if (config.is_latent()) {  // which has neither of the two in the reference

@@ -175,8 +175,7 @@ ModelConfig tiny_qwen2_moe() {
   return config;
 }
 
-/// Nothing in it is clamped, where a difference would be of two sides of a bend: that is what the checks of
-/// clamped_swiglu are for.
+/// Nothing in it is clamped, where a difference would be of two sides of a bend: see clamped_swiglu's checks.
 ModelConfig tiny_gpt_oss() {
   ModelConfig config = tiny_mixtral();
   config.windows = {2, 0};
@@ -388,11 +387,13 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"gemma4", tiny_gemma4()},
           {"gemma4 with per-layer inputs", tiny_gemma4_per_layer()},
           {"gemma4 with experts", tiny_gemma4_moe()},
+          {"cohere2", tiny_cohere2()},
           {"exaone4", tiny_exaone4()},
           {"hunyuan", tiny_hunyuan()},
           {"ernie4_5", tiny_ernie4_5()},
           {"minimax_m2", tiny_minimax_m2()},
           {"granite hybrid", tiny_granite_hybrid()},
+          {"lfm2", tiny_lfm2()},
           {"nemotron_h", tiny_nemotron_h()}};
 }
 

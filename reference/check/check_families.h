@@ -15,6 +15,12 @@ ModelConfig tiny_model();
 /// One layer of either kind, in groups of which two heads share B and C.
 ModelConfig tiny_granite_hybrid();
 
+/// A layer with a window, which rotates, and one without either.
+ModelConfig tiny_cohere2();
+
+/// A convolution, and attention.
+ModelConfig tiny_lfm2();
+
 /// A layer of each kind.
 ModelConfig tiny_nemotron_h();
 

@@ -1,4 +1,5 @@
-// Tiny models of the families with Mamba-2's state spaces, for the checks by differences.
+// Tiny models of the families of 2025 with new mathematics, for the checks by differences: state spaces,
+// short convolutions, and attention next to the MLP.
 #include "reference/check/check_families.h"
 
 namespace streambp::STREAMBP_REFERENCE {
@@ -17,6 +18,32 @@ ModelConfig tiny_granite_hybrid() {
   config.delta_rule.state_space = config.delta_rule.conv_bias = true;
   config.delta_rule.time_step_low = 0.1;  // which some steps are below
   config.modules = {"mamba", "shared_mlp", "input_linear", "output_linear"};
+  return config;
+}
+
+ModelConfig tiny_cohere2() {
+  ModelConfig config = tiny_model();
+  config.tie_word_embeddings = true;
+  config.norm_centers = config.parallel = true;
+  config.rope_interleaved = true;
+  config.logits_scaling = 1.4;
+  config.windows = {2, 0};
+  config.no_rope = {false, true};
+  return config;
+}
+
+ModelConfig tiny_lfm2() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = config.tie_word_embeddings = true;
+  config.linear_attention = {true, false};
+  config.delta_rule.convolution_alone = true;
+  config.delta_rule.conv_kernel = 3;
+  config.modules.recurrence = "conv";
+  config.modules.mlp = "feed_forward";
+  config.modules.out = "out_proj";
+  config.modules.gate = "w1";
+  config.modules.up = "w3";
+  config.modules.down = "w2";
   return config;
 }
 

@@ -9,15 +9,15 @@ FAMILIES = (
     "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text",
     "gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2_moe",
     "qwen3_5_text", "qwen3_next", "qwen3_5_moe_text", "gpt_oss", "deepseek_v3", "glm4_moe", "gemma4_text",
-    "seed_oss", "ernie4_5", "helium", "exaone4", "minimax_m2", "hunyuan_v1_dense",
+    "seed_oss", "ernie4_5", "helium", "exaone4", "minimax_m2", "hunyuan_v1_dense", "cohere", "cohere2",
 )  # fmt: skip
 LATER = FAMILIES[8:]  # those added later, whose class defaults are drawn more often
 RECURRENT = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 # Those whose class takes a null for as many heads of keys as of queries.
-NULL_KEY_VALUE_HEADS = ("granite", "hunyuan_v1_dense", "olmo2", "olmo3", "smollm3")
+NULL_KEY_VALUE_HEADS = ("cohere", "cohere2", "granite", "hunyuan_v1_dense", "olmo2", "olmo3", "smollm3")
 WITHOUT_ATTENTION_BIAS = ("ernie4_5", "exaone4", "minimax_m2", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe")
 WITHOUT_LAYER_TYPES = (
-    "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "helium", "hunyuan_v1_dense", "llama", "minimax_m2", "ministral3", "mistral", "mixtral",
+    "cohere", "deepseek_v3", "ernie4_5", "gemma", "glm4", "glm4_moe", "granite", "helium", "hunyuan_v1_dense", "llama", "minimax_m2", "ministral3", "mistral", "mixtral",
     "olmo2",
     "phi3", "qwen3_moe", "seed_oss",
 )  # fmt: skip
@@ -38,7 +38,7 @@ def draw_windows(draw, family, layers, spelling):
         draw_qwen_windows(draw, family, window, layers)
     if family in ("gemma2", "gemma3_text"):
         draw.settings["sliding_window"] = window
-    if family in ("gpt_oss", "olmo3"):
+    if family in ("cohere2", "gpt_oss", "olmo3"):
         draw.put("sliding_window", window, window, ABSENT)
     if family == "exaone4":
         windows = draw.put("sliding_window", window, window, ABSENT, None)
@@ -48,7 +48,7 @@ def draw_windows(draw, family, layers, spelling):
             return
     if family == "smollm3" and draw.put("use_sliding_window", True, False, ABSENT) is not ABSENT:
         draw.put("sliding_window", window, window, None, ABSENT)
-    if family == "gemma3_text" and spelling == 4:
+    if family in ("cohere2", "gemma3_text") and spelling == 4:
         draw.put("sliding_window_pattern", 2, 3, ABSENT)
     if spelling == 5 and family not in WITHOUT_LAYER_TYPES and draw.chance(0.3):
         types = [draw.one("full_attention", "sliding_attention") for _ in range(layers)]
@@ -192,7 +192,18 @@ def own_ernie4_5(draw, layers):
     draw.put("use_bias", ABSENT, False, True)
 
 
+def own_cohere(draw, layers):
+    draw.settings.pop("rms_norm_eps", None)
+    draw.put("layer_norm_eps", ABSENT, 1e-6, 1e-3)
+    draw.put("logit_scale", ABSENT, 0.25, 0.8)
+    draw.put("use_qk_norm", ABSENT, False)
+    if draw.settings["model_type"] == "cohere2":
+        draw.settings.pop("head_dim", None)  # not read
+
+
 OWN_SETTINGS = {
+    "cohere": own_cohere,
+    "cohere2": own_cohere,
     "deepseek_v3": own_deepseek_v3,
     "ernie4_5": own_ernie4_5,
     "gemma": own_gemma,

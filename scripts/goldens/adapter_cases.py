@@ -219,5 +219,13 @@ ADAPTERS = {
     "nemotron-h-lora-linear": Adapter(
         "nemotron-h", "b2_left", {"target_modules": [*ATTENTION, "in_proj", "up_proj", "down_proj"]}, seed=254
     ),
+    "cohere-lora-all_linear": Adapter("cohere", "b2_right", {"target_modules": "all-linear", "bias": "lora_only"}, seed=255),
+    "cohere2-lora-saved": Adapter(
+        "cohere2", "b2_left", {"target_modules": [*ATTENTION, "up_proj"], "modules_to_save": ["input_layernorm"]}, seed=256
+    ),
+    "lfm2-lora-all_linear": Adapter("lfm2", "b2_left", {"target_modules": "all-linear"}, seed=257),
+    "lfm2-lora-saved": Adapter(
+        "lfm2", "b2_right", {"target_modules": ["in_proj", "w1"], "modules_to_save": ["conv.conv", "operator_norm"]}, seed=258
+    ),
     "ernie4-5-lora-all_linear": Adapter("ernie4-5", "b2_right", {"target_modules": "all-linear"}, seed=247),
 }

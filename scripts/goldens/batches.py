@@ -20,7 +20,7 @@ from goldens.checks import (
 )
 from goldens.models import MODELS
 from goldens.passes import IGNORED, ResultCheck, evaluate, experts_per_token, gradients_of, load_model, read_tensors, relative_difference, worst
-from goldens.recurrence import has_recurrence, is_packed
+from goldens.recurrence import has_gates, has_recurrence, is_packed
 from goldens.sft_case import describe, expected_numbers
 from goldens.specs import COMMON, Model, rope
 from goldens.writing import FIRST_TOKEN, write_model
@@ -150,6 +150,7 @@ CASES = {
     "ministral3-window-sft-b2_over_cumsum": ("ministral3-window", padded((12, 9), 20, side="left", positions="cumsum")),
     "gpt-oss-sft-packed": ("gpt-oss", packed(TWO_ROWS)),
     "exaone4-sft-packed": ("exaone4", packed(TWO_ROWS)),
+    "cohere2-sft-packed": ("cohere2", packed(TWO_ROWS)),
     "qwen3-5-sft-packed_long": ("qwen3-5", packed(LONG_ROWS)),
     "qwen3-5-conv2-sft-packed_jumps": ("qwen3-5-conv2", packed(JUMPS, across=(0,))),
     "qwen3-next-sft-packed": ("qwen3-next", packed(TWO_ROWS)),
@@ -157,6 +158,7 @@ CASES = {
     "granite-hybrid-sft-packed_long": ("granite-hybrid", packed(LONG_ROWS)),
     "nemotron-h-sft-packed_long": ("nemotron-h", packed(LONG_ROWS)),
     "granite-hybrid-groups-sft-packed_jumps": ("granite-hybrid-groups", packed(JUMPS, across=(0,))),
+    "lfm2-sft-packed_jumps": ("lfm2", packed(JUMPS, across=(0,))),
     "deepseek-v3-sft-packed": ("deepseek-v3", packed(TWO_ROWS)),
     "gemma4-sft-packed": ("gemma4", packed(TWO_ROWS)),
     "gemma4-per-layer-sft-packed": ("gemma4-per-layer", packed(TWO_ROWS)),
@@ -248,8 +250,9 @@ def write_case(root, name, seed):
         **({"documents_alone": check_documents(model, inputs, tensors)} if is_packed(inputs) else {}),
         "finite_difference": check_finite_differences(model, inputs, derivatives, generator),
     }
-    if has_recurrence(model):
+    if has_gates(model):
         case["checks"]["token_by_token"] = check_recurrence(model, inputs, tensors)
+    if has_recurrence(model):
         case["source"]["recurrence"] = "each document on its own through transformers' module"
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)

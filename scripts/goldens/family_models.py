@@ -7,6 +7,9 @@ from goldens.specs import BATCHES, COMMON, PROMPTS, Model, rope
 
 SMALL = {**COMMON, "vocab_size": 41, "hidden_size": 20, "intermediate_size": 13, "num_hidden_layers": 2, "rope_parameters": rope(1000.0)}
 
+CENTERED = {**SMALL, "hidden_size": 24, "layer_norm_eps": 1e-3}
+del CENTERED["rms_norm_eps"]
+
 # A row, rows padded on the right of which prompts are not scored, rows padded on the left.
 ALL = {"b1": BATCHES["b1"], **PROMPTS, "b3_left": BATCHES["b3_left"]}
 ONE = {"b3_left": BATCHES["b3_left"]}
@@ -229,6 +232,29 @@ DENSE = {
         legacy={"layer_types": ["full_attention", "full_attention"]},  # without the list transformers divides by 0
         batches=ONE,
     ),
+    # Attention and MLP read one norm, which removes the mean.
+    "cohere": Model(
+        "cohere",
+        seed=423,
+        settings={
+            **CENTERED,
+            "vocab_size": 43,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "attention_bias": True,
+            "logit_scale": 0.4,
+            "tie_word_embeddings": False,
+        },
+        batches=ALL,
+    ),
+    # The same. Layer 1 sees all tokens and doesn't turn.
+    "cohere2": Model(
+        "cohere2",
+        seed=424,
+        settings={**CENTERED, "num_hidden_layers": 3, "sliding_window": 5, "sliding_window_pattern": 2, "logit_scale": 2.5},
+        legacy={"sliding_window_pattern": 2},
+        batches=ALL,
+    ),
     # All biases there are, of which published files have those of queries, keys and values.
     "seed-oss": Model(
         "seed_oss",
@@ -353,5 +379,5 @@ FAMILY_MODELS = {**DENSE, **MIXTURES}
 FAMILIES = (
     *("gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2-moe", "gpt-oss"),
     *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4", "seed-oss", "ernie4-5"),
-    *("helium", "exaone4", "minimax-m2", "hunyuan", "granite-hybrid", "nemotron-h"),
+    *("helium", "exaone4", "minimax-m2", "hunyuan", "granite-hybrid", "nemotron-h", "cohere", "cohere2", "lfm2"),
 )

@@ -12,14 +12,19 @@ import torch
 
 
 def has_recurrence(model):
-    """Whether some layers are gated delta rules, or Mamba-2's state spaces."""
-    return "linear_attention" in (getattr(model.config, "layer_types", None) or ())
+    """Whether some layers are gated delta rules, Mamba-2's state spaces or convolutions."""
+    return not {"linear_attention", "conv"}.isdisjoint(getattr(model.config, "layer_types", None) or ())
+
+
+def has_gates(model):
+    """Whether those have a state, which gates forget and write."""
+    return has_recurrence(model) and model.config.model_type != "lfm2"
 
 
 def recurrences(backbone):
     """The modules of the layers that are recurrent."""
-    of_layers = [getattr(layer, name, None) for layer in backbone.layers for name in ("linear_attn", "mamba", "mixer")]
-    return [module for module in of_layers if hasattr(module, "A_log")]
+    of_layers = [getattr(layer, name, None) for layer in backbone.layers for name in ("linear_attn", "mamba", "mixer", "conv")]
+    return [module for module in of_layers if hasattr(module, "A_log") or hasattr(module, "conv")]
 
 
 def is_packed(inputs):

@@ -1,5 +1,5 @@
-"""The tiny models whose layers are mostly recurrent over tokens: gated delta rules (Qwen3.5, Qwen3-Next and their mixtures) and
-Mamba-2's state spaces (Granite 4, Nemotron-H).
+"""The tiny models whose layers are mostly recurrent over tokens: gated delta rules (Qwen3.5, Qwen3-Next and their mixtures),
+Mamba-2's state spaces (Granite 4, Nemotron-H) and short convolutions (LFM2).
 
 Numbers of key and value heads and their sizes differ. transformers' code computes the recurrence in blocks of 64 tokens, so
 some rows are longer, and some shorter than the convolution's kernel.
@@ -88,6 +88,23 @@ RECURRENT_MODELS = {
         },
         legacy={"layer_types": ["mamba", "attention", "mamba"]},
         batches={**ALL, **LONG},
+    ),
+    # Layer 1 attends; the width of MLPs is worked out: 14 of 13.
+    "lfm2": Model(
+        "lfm2",
+        seed=510,
+        settings={
+            **{key: value for key, value in SMALL.items() if key != "rms_norm_eps"},
+            "norm_eps": 1e-3,
+            "hidden_size": 24,
+            "intermediate_size": 20,
+            "num_hidden_layers": 3,
+            "block_multiple_of": 7,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "tie_word_embeddings": True,
+        },
+        legacy={"full_attn_idxs": [1]},
+        batches={**ALL, **SHORT},
     ),
     # Layers of every kind, experts in two groups; steps of time have a lower end.
     "nemotron-h": Model(

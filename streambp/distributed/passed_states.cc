@@ -21,20 +21,24 @@ DeltaCarry PassedStates::empty() const {
   const MemoryScope scope("recurrent states");
   const DeltaRuleSettings& rule = model_.config().delta_rule;
   const auto options = at::TensorOptions().device(model_.device()).dtype(model_.dtype());
-  return {at::empty({rule.value_heads, rule.key_head_dim, rule.value_head_dim},
-                    options.dtype(sum_dtype(model_.dtype()))),
-          at::empty({rule.conv_kernel - 1, rule.channels()}, options)};
+  at::Tensor state;
+  if (!rule.convolution_alone)
+    state = at::empty({rule.value_heads, rule.key_head_dim, rule.value_head_dim},
+                      options.dtype(sum_dtype(model_.dtype())));
+  return {std::move(state), at::empty({rule.conv_kernel - 1, rule.channels()}, options)};
 }
 
 void PassedStates::send(const DeltaCarry& carry, int64_t to) {
-  for (const at::Tensor& tensor : {carry.state, carry.tail})
-    communicator_.send_receive(tensor.contiguous(), to, tensor.new_empty({0}), to);
+  for (const at::Tensor& tensor : {carry.state, carry.tail}) {
+    if (tensor.defined()) communicator_.send_receive(tensor.contiguous(), to, tensor.new_empty({0}), to);
+  }
 }
 
 DeltaCarry PassedStates::receive(int64_t from) {
   DeltaCarry carry = empty();
-  for (const at::Tensor& tensor : {carry.state, carry.tail})
-    communicator_.send_receive(tensor.new_empty({0}), from, tensor, from);
+  for (const at::Tensor& tensor : {carry.state, carry.tail}) {
+    if (tensor.defined()) communicator_.send_receive(tensor.new_empty({0}), from, tensor, from);
+  }
   return carry;
 }
 
@@ -42,7 +46,7 @@ void PassedStates::allocate_gradients() {
   within_.allocate_gradients();
   if (!continues_) return;
   of_first_ = empty();
-  of_first_.state.zero_();
+  if (of_first_.state.defined()) of_first_.state.zero_();
   of_first_.tail.zero_();
 }
 

@@ -55,11 +55,18 @@ Gates gates(const DeltaRule& rule, const Projected& projected) {
   return {decay_of_step(step, *rule.a_log), step};
 }
 
+/// LFM2's: conv(b x) between its gates b and z, [n, D].
+ConvOutput convolved(const DeltaRule& rule, const at::Tensor& x, const at::Tensor& b,
+                     const std::vector<int64_t>& offsets, const TailBefore& before) {
+  return causal_conv(b * x, *rule.conv1d, offsets, before);
+}
+
 }  // namespace
 
 std::vector<const Linear*> DeltaRule::maps() const {
   if (in_proj_qkvz != nullptr) return {in_proj_qkvz, in_proj_ba};
   if (in_proj_b == nullptr) return {in_proj_qkv, in_proj_z, in_proj_a};
+  if (in_proj_a == nullptr) return {in_proj_qkv, in_proj_z, in_proj_b};
   return {in_proj_qkv, in_proj_z, in_proj_b, in_proj_a};
 }
 
@@ -76,6 +83,12 @@ bool DeltaRule::trainable() const {
 DeltaOutput delta_rule_forward(const DeltaRule& rule, const at::Tensor& x,
                                const std::vector<int64_t>& offsets, const DeltaBefore& before,
                                const std::vector<int64_t>& of_convolution) {
+  if (rule.settings.convolution_alone) {
+    const auto all = linear(x, rule.maps());
+    ConvOutput conv =
+        convolved(rule, all[0], all[2], of_convolution.empty() ? offsets : of_convolution, before.tail);
+    return {conv.hidden * all[1], {{}, std::move(conv.tail)}};
+  }
   at::Tensor z;
   DeltaRuleOutput out;
   at::Tensor tail;
@@ -103,6 +116,10 @@ DeltaOutput delta_rule_forward(const DeltaRule& rule, const at::Tensor& x,
 
 DeltaCarry delta_rule_carry(const DeltaRule& rule, const at::Tensor& x, const std::vector<int64_t>& offsets,
                             const DeltaBefore& before) {
+  if (rule.settings.convolution_alone) {
+    const auto both = linear(x, {rule.in_proj_qkv, rule.in_proj_b});
+    return {{}, convolved(rule, both[0], both[1], offsets, before.tail).tail};
+  }
   // The gates of the output are projected with the rest: Qwen3-Next's are in one map.
   Projected projected = rule.in_proj_qkvz != nullptr ? project(rule, x) : Projected{};
   if (rule.in_proj_qkvz == nullptr) {

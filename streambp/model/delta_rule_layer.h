@@ -1,5 +1,6 @@
 // A recurrence instead of a layer's attention: a gated delta rule (Qwen3-Next, Qwen3.5; Yang et al., 2024,
-// arXiv 2412.06464), or Mamba-2's state space (Dao and Gu, 2024, arXiv 2405.21060).
+// arXiv 2412.06464), Mamba-2's state space (Dao and Gu, 2024, arXiv 2405.21060), or a short convolution
+// between two gates (LFM2).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace streambp {
 
 /// What the rows before a token have left in a recurrent layer. No size depends on their number.
 struct DeltaCarry {
-  at::Tensor state;  // [Hv, Dk, Dv], float32, or float64 of float64 rows
+  at::Tensor state;  // [Hv, Dk, Dv], float32, or float64 of float64 rows; undefined: a convolution has none
   at::Tensor tail;   // [kernel - 1, channels]: the convolution's last inputs
 };
 
@@ -29,7 +30,8 @@ struct DeltaBefore {
 };
 
 /// The maps, in the model's names below model.layers.N.linear_attn. Of Mamba-2 in_proj_qkv, in_proj_z and
-/// in_proj_a are the rows of its in_proj that make x, B and C, the gates, and the steps.
+/// in_proj_a are the rows of its in_proj that make x, B and C, the gates, and the steps. Of LFM2 in_proj_qkv,
+/// in_proj_b and in_proj_z are those that make the convolution's input and the gates before and after it.
 struct DeltaRule {
   // Qwen3.5's, without in_proj_b also Mamba-2's ...
   const Linear *in_proj_qkv = nullptr, *in_proj_z = nullptr, *in_proj_b = nullptr, *in_proj_a = nullptr;

@@ -144,7 +144,7 @@ LayerOutput DecoderLayer::finish(const at::Tensor& x, at::Tensor attended, const
   known.attention_half =
       run.keeps_attention_half && has_mixer() ? known.attention_half.detach() : at::Tensor();
   const bool with_projections = run.keeps_projections || known.projections.gate.defined();
-  result.hidden = feed_forward(middle, rows, run, with_projections ? &known.projections : nullptr);
+  result.hidden = feed_forward(middle, x, rows, run, with_projections ? &known.projections : nullptr);
   if (!run.keeps_projections) known.projections = {};
   result.activations = std::move(known);
   return result;
@@ -261,24 +261,24 @@ at::Tensor DecoderLayer::add_experts(const at::Tensor& middle, const at::Tensor&
   return rms_norm_add(of_mlp, experts, weights_.after_experts);
 }
 
-at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run,
-                                      GatedProjections* projections) const {
+at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor& x, const Rows& rows,
+                                      const LayerRun& run, GatedProjections* projections) const {
   if (!config_.has_mlp(index_)) return middle;
-  const auto through = [&](const at::Tensor& residual, const at::Tensor& x) {
+  const auto through = [&](const at::Tensor& residual, const at::Tensor& normed) {
     // A norm's backward pass reads what it has normalised.
     const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.norms_outputs();
     if (weights_.mlp.down_proj == nullptr)
-      return mixture(residual, x, weights_.mixture, mixture_run(rows, run, graph_only));
+      return mixture(residual, normed, weights_.mixture, mixture_run(rows, run, graph_only));
     // What is kept is kept of our ops.
     return projections != nullptr && config_.can_store_gate_up(index_)
-               ? gated_mlp(residual, x, weights_.mlp, graph_only, projections)
-               : run.ops.gated_mlp(residual, x, weights_.mlp, graph_only);
+               ? gated_mlp(residual, normed, weights_.mlp, graph_only, projections)
+               : run.ops.gated_mlp(residual, normed, weights_.mlp, graph_only);
   };
   // The layer's output is the caller's to name.
   at::Tensor input, raw;
   {
     const MemoryScope scope("MLP");
-    input = normed(middle, weights_.before_mlp, run.ops);
+    input = normed(is_parallel() ? x : middle, weights_.before_mlp, run.ops);
     if (config_.norms_outputs()) raw = through({}, input);
   }
   if (!config_.norms_outputs()) return through(middle, input);

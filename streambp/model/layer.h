@@ -113,6 +113,8 @@ struct LayerOutput {
 /// or after them (OLMo 2 and 3)
 ///     middle = x + post_attention_layernorm(attention(x)),   y = middle +
 ///     post_feedforward_layernorm(mlp(middle))
+/// or before both at once (Cohere)
+///     y = x + attention(input_layernorm(x)) + mlp(input_layernorm(x))
 class DecoderLayer {
  public:
   struct Weights {
@@ -179,9 +181,13 @@ class DecoderLayer {
   at::Tensor attention_half(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                             Carry& own) const;
 
-  /// The second half: the layer's output for middle [n, D], token by token. `projections` as in gated_mlp.
-  at::Tensor feed_forward(const at::Tensor& middle, const Rows& rows, const LayerRun& run,
-                          GatedProjections* projections = nullptr) const;
+  /// The second half: the layer's output for middle [n, D] and, where it reads that, the layer's input x
+  /// [n, D], token by token. `projections` as in gated_mlp.
+  at::Tensor feed_forward(const at::Tensor& middle, const at::Tensor& x, const Rows& rows,
+                          const LayerRun& run, GatedProjections* projections = nullptr) const;
+
+  /// Whether the second half reads the layer's input as well.
+  bool is_parallel() const { return config_.parallel; }
 
   /// Whether any parameter of the layer needs a gradient.
   bool trainable() const;

@@ -114,7 +114,7 @@ Model::Model(const Config& config, const Placement& placement,
   }
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
-  norm_ = {&parameter("model.norm.weight"), config.rms_norm_eps, config.norm_adds_one};
+  norm_ = norm_of("model.norm");
   if (config.value_model) {
     value_head_ = add_linear("score", "score.weight");
   } else {

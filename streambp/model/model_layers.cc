@@ -56,8 +56,9 @@ GatedMlp Model::make_mlp(const std::string& name) {
             .activation = config_.hidden_act,
             .gate_up_proj = add_map(name + ".up_proj", bias)};
   }
-  return {add_map(name + ".gate_proj", bias), add_map(name + ".up_proj", bias),
-          add_residual_map(name + ".down_proj", bias), config_.hidden_act};
+  const FamilyModules& modules = modules_of(config_);
+  return {add_map(name + "." + modules.gate, bias), add_map(name + "." + modules.up, bias),
+          add_residual_map(name + "." + modules.down, bias), config_.hidden_act};
 }
 
 Mixture Model::make_mixture(const std::string& name) {
@@ -157,7 +158,7 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
     if (own_keys && !config_.keys_are_values(index))
       weights.v_proj = add_map(name + ".v_proj", config_.qkv_bias);
   }
-  weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);
+  weights.o_proj = add_residual_map(name + "." + modules_of(config_).out, config_.o_bias);
   if (config_.qk_norm) {
     const auto [of_queries, of_keys] = qk_norm_names(config_);
     weights.q_norm = norm_of(name + "." + of_queries);
@@ -170,6 +171,14 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
 void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weights) {
   DeltaRule& rule = weights.delta_rule;
   rule.settings = config_.delta_rule;
+  if (rule.settings.convolution_alone) {
+    const int64_t size = config_.hidden_size;
+    const auto maps = add_fused_maps(name + ".in_proj", {size, size, size});
+    std::tie(rule.in_proj_b, rule.in_proj_z, rule.in_proj_qkv) = std::tie(maps[0], maps[1], maps[2]);
+    rule.conv1d = &parameter(name + ".conv.weight");
+    weights.o_proj = add_residual_map(name + ".out_proj", /*bias=*/false);
+    return;
+  }
   if (rule.settings.state_space) {
     const auto maps = add_fused_maps(
         name + ".in_proj", {rule.settings.values(), rule.settings.channels(), rule.settings.value_heads});
@@ -215,7 +224,7 @@ void Model::make_latent(const std::string& name, DecoderLayer::Weights& weights)
 }
 
 RmsNorm Model::norm_of(const std::string& name) const {
-  return {&parameter(name + ".weight"), config_.rms_norm_eps, config_.norm_adds_one};
+  return {&parameter(name + ".weight"), config_.rms_norm_eps, config_.norm_adds_one, config_.norm_centers};
 }
 
 RmsNorm Model::plain_norm(int64_t size) {
@@ -238,7 +247,7 @@ DecoderLayer Model::make_layer(int64_t index) {
   const FamilyModules& modules = modules_of(config_);
   weights.before_attention = norm(names.before_attention);
   weights.after_attention = norm(names.after_attention);
-  weights.before_mlp = norm(names.before_mlp);
+  weights.before_mlp = config_.parallel ? weights.before_attention : norm(names.before_mlp);
   weights.after_mlp = norm(names.after_mlp);
   const bool mixes = config_.has_mixer(index);
   if (mixes && config_.is_recurrent(index)) {

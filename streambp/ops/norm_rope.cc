@@ -61,7 +61,7 @@ bool NormAndRope::is_fused(const at::Tensor& x) const {
   return has_fused_kernels({x, norm == nullptr ? at::Tensor() : norm->weight->value,
                             table == nullptr ? at::Tensor() : table->cosine,
                             table == nullptr ? at::Tensor() : table->sine}) &&
-         (norm == nullptr || norm->weight->value.is_contiguous()) &&
+         (norm == nullptr || (norm->weight->value.is_contiguous() && !norm->centers)) &&
          (!is_for_cuda(x) || x.size(-1) <= longest_row(x)) &&
          (table == nullptr ||
           (is_row(table->cosine) && is_row(table->sine) && table->cosine.stride(0) == table->sine.stride(0)));

@@ -13,6 +13,12 @@ at::Tensor as_norm_heads(const at::Tensor& x) {
   return x.dim() == 3 ? x : x.reshape({-1, 1, x.size(-1)});
 }
 
+/// x in the dtype of its sums, less its mean where the norm has it so.
+at::Tensor input_of(const at::Tensor& x, const RmsNorm& norm, at::ScalarType wide) {
+  const at::Tensor input = x.to(wide);
+  return norm.centers ? input - input.mean(-1, /*keepdim=*/true) : input;
+}
+
 /// norm(x) + residual, where that is defined.
 at::Tensor fused_forward(const at::Tensor& x, const RmsNorm& norm, const at::Tensor& residual,
                          RmsNormSaved& saved) {
@@ -42,17 +48,18 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const RmsNormSaved& saved, co
 at::Tensor rms_norm_forward_plain(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved) {
   const at::NoGradGuard no_grad;
   const auto size = static_cast<double>(x.size(-1));
-  const at::Tensor wide = x.to(sum_dtype(x));
+  const at::Tensor wide = input_of(x, norm, sum_dtype(x));
   saved.x = x.detach();
   saved.rstd =
       at::linalg_vector_norm(wide, 2, {-1}, /*keepdim=*/true).square_().div_(size).add_(norm.eps).rsqrt_();
   at::Tensor y = wide * saved.rstd;
   if (norm.adds_one) return y.mul_(norm.weight->value.to(y.scalar_type()) + 1.0).to(x.scalar_type());
+  if (norm.centers) return y.mul_(norm.weight->value.to(y.scalar_type())).to(x.scalar_type());
   return y.to(x.scalar_type()).mul_(norm.weight->value);
 }
 
 at::Tensor rms_norm_backward_plain(const at::Tensor& dy, const RmsNormSaved& saved, const RmsNorm& norm) {
-  const at::Tensor normalised = saved.x.to(saved.rstd.scalar_type()) * saved.rstd;
+  const at::Tensor normalised = input_of(saved.x, norm, saved.rstd.scalar_type()) * saved.rstd;
   const at::Tensor wide_dy = dy.to(saved.rstd.scalar_type());
   if (norm.weight->trainable())
     accumulate_sum(*norm.weight, (wide_dy * normalised).reshape({-1, dy.size(-1)}));
@@ -60,6 +67,7 @@ at::Tensor rms_norm_backward_plain(const at::Tensor& dy, const RmsNormSaved& sav
   if (norm.adds_one) dx.add_(wide_dy);
   const at::Tensor along = (dx * normalised).mean(-1, /*keepdim=*/true);
   dx.addcmul_(normalised, along, -1).mul_(saved.rstd);
+  if (norm.centers) dx.sub_(dx.mean(-1, /*keepdim=*/true));
   return dx.to(dy.scalar_type());
 }
 

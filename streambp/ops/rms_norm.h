@@ -1,5 +1,5 @@
 // Root-mean-square norm over the last dimension: y = w * x / sqrt(mean(x^2) + eps)  (Zhang and Sennrich,
-// 2019); in Gemma's norms 1 + w stands for w.
+// 2019); in Gemma's norms 1 + w stands for w, in Cohere's x - mean(x) for x (Ba et al., 2016).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,6 +12,7 @@ struct RmsNorm {
   Parameter* weight = nullptr;  // [size]
   double eps = 1e-6;
   bool adds_one = false;  // Gemma's: multiplies by 1 + weight
+  bool centers = false;   // Cohere's: of x less its mean
 };
 
 /// What the backward pass needs of a forward one.
@@ -21,7 +22,7 @@ struct RmsNormSaved {
 };
 
 /// The value, without autograd. x [..., size]. Half-precision inputs are normalised in float32, rounded, then
-/// scaled, as Hugging Face does; Gemma's norms are scaled in float32, then rounded.
+/// scaled, as Hugging Face does; Gemma's and Cohere's norms are scaled in float32, then rounded.
 at::Tensor rms_norm_forward(const at::Tensor& x, const RmsNorm& norm, RmsNormSaved& saved);
 
 /// The gradient of x for dy [..., size]; adds the weight's.

@@ -5,6 +5,7 @@
 namespace streambp::plan {
 
 DeltaRuleFlops delta_rule_flops(const DeltaRuleSettings& rule) {
+  if (rule.convolution_alone) return {};
   const auto key = static_cast<double>(rule.key_head_dim), value = static_cast<double>(rule.value_head_dim);
   const auto block = static_cast<double>(cpu::kDeltaBlock);
   const double heads = 2.0 * static_cast<double>(rule.value_heads);  // two operations a multiplication

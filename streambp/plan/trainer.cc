@@ -8,6 +8,7 @@
 #include "streambp/backprop/method_kind.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/model/config/family.h"
 
 namespace streambp::plan {
 namespace {
@@ -32,8 +33,9 @@ std::vector<int64_t> copied_inputs(const Model& model) {
     for (const Parameter* parameter : model.layer_parameters(static_cast<int64_t>(layer))) {
       const std::string& name = parameter->name;
       if (name.find("lora_A") == std::string::npos) continue;
+      const FamilyModules& modules = modules_of(model.config());
       const bool alone =
-          name.find("o_proj") != std::string::npos || name.find("down_proj") != std::string::npos;
+          name.find(modules.out) != std::string::npos || name.find(modules.down) != std::string::npos;
       const size_t end = name.rfind('.', name.find(".lora_A") - 1);
       if (!alone && seen[name.substr(0, end)]++ > 0) copies += parameter->value.size(-1);
     }

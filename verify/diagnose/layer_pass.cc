@@ -196,7 +196,7 @@ class LayerPass {
     const at::Tensor attended = delta_rule_forward(w.delta_rule, input, state ? by_rows_ : rows.offsets, {},
                                                    state ? rows.offsets : by_rows_)
                                     .hidden;
-    return layer.feed_forward(linear_add(x, attended, *w.o_proj), rows, run);
+    return layer.feed_forward(linear_add(x, attended, *w.o_proj), x, rows, run);
   }
 
   at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {

@@ -104,7 +104,8 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
 
 at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   if (norm.weight == nullptr) return x;  // the layer has none there
-  const at::Tensor normalised = x * (x.square().mean(-1, true) + norm.eps).rsqrt();
+  const at::Tensor input = norm.centers ? x - x.mean(-1, true) : x;
+  const at::Tensor normalised = input * (input.square().mean(-1, true) + norm.eps).rsqrt();
   const at::Tensor weight = leaves_.vector(*norm.weight, x);
   return normalised * (norm.adds_one ? weight + 1.0 : weight);
 }
@@ -241,7 +242,7 @@ WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   LayerOutput output;
   const at::Tensor middle = x + norm(w.after_attention, attention(index, norm(w.before_attention, x), rows));
-  const at::Tensor normed = norm(w.before_mlp, middle);
+  const at::Tensor normed = norm(w.before_mlp, config_.parallel ? x : middle);
   const at::Tensor fed =
       config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
   output.hidden = middle + norm(w.after_mlp, fed);

@@ -20,10 +20,17 @@ void OtherInputs::add(at::Tensor& input, const at::Tensor& gradient) {
   gradients_.push_back(gradient);
 }
 
+void OtherInputs::add_root(const at::Tensor& output, const at::Tensor& gradient) {
+  roots_.push_back(output);
+  of_roots_.push_back(gradient);
+}
+
 at::Tensor OtherInputs::backward(const at::Tensor& output, const Carry& own, const at::Tensor& leaf,
                                  const at::Tensor& gradient, const Carry& received) const {
   std::vector<at::Tensor> roots{output};
   std::vector<at::Tensor> gradients{gradient};
+  roots.insert(roots.end(), roots_.begin(), roots_.end());
+  gradients.insert(gradients.end(), of_roots_.begin(), of_roots_.end());
   if (const std::vector<at::Tensor> left = received.tensors(); !left.empty()) {
     const std::vector<at::Tensor> carried = own.tensors();
     roots.insert(roots.end(), carried.begin(), carried.end());

@@ -21,6 +21,9 @@ class OtherInputs {
   /// Makes `input` a leaf, whose gradient is added to `gradient`; undefined: nobody wants it.
   void add(at::Tensor& input, const at::Tensor& gradient);
 
+  /// One more output, with its gradient.
+  void add_root(const at::Tensor& output, const at::Tensor& gradient);
+
   /// The gradient of `leaf` for that of `output` and, where tensors of it are defined, of `own`; adds the
   /// others' where Rows and Before have said.
   at::Tensor backward(const at::Tensor& output, const Carry& own, const at::Tensor& leaf,
@@ -28,6 +31,7 @@ class OtherInputs {
 
  private:
   std::vector<at::Tensor> leaves_, gradients_;
+  std::vector<at::Tensor> roots_, of_roots_;
 };
 
 /// A chunk of a layer between its forward pass under autograd and its backward pass.

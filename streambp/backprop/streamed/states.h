@@ -31,7 +31,7 @@ class StateStream final : public CarryStream {
   int64_t chunk_;
   Holds holds_;
   std::vector<bool> continued_;          // of each chunk: whether the next one continues its last sequence
-  at::Tensor states_;                    // [held, Hv, Dk, Dv]
+  at::Tensor states_;                    // [held, Hv, Dk, Dv]; undefined: convolutions have none
   at::Tensor tails_;                     // [held, kernel - 1, channels]
   std::array<DeltaCarry, 2> gradients_;  // of what even and odd chunks leave
 };

@@ -32,7 +32,8 @@ at::Tensor forward(const Pass& pass, const Chunks& tiles, const DecoderLayer& la
   const MemoryScope scope("chunk");
   const at::Tensor middle = layer.attention_half(hidden, pass.all_rows(), before, pass.layer_run(), own);
   for_each_tile(tiles, [&](const Rows& rows) {
-    rows_of(output, rows).copy_(layer.feed_forward(rows_of(middle, rows), rows, pass.layer_run()));
+    rows_of(output, rows)
+        .copy_(layer.feed_forward(rows_of(middle, rows), rows_of(hidden, rows), rows, pass.layer_run()));
   });
   return output;
 }
@@ -44,18 +45,23 @@ at::Tensor backward(const Pass& pass, const Chunks& tiles, const DecoderLayer& l
   OtherInputs keys_values(all, before);
   Carry own;
   const at::Tensor middle = layer.attention_half(leaf, all, before, pass.layer_run(), own);
+  const at::Tensor of_input = layer.is_parallel() ? at::zeros_like(gradient) : at::Tensor();
   {
     const MemoryScope scope("chunk");
     for_each_tile(tiles, [&](Rows rows) {
       const at::Tensor tile = rows_of(middle.detach(), rows).requires_grad_();
       Before nothing;
-      OtherInputs embedded(rows, nothing);
-      const at::Tensor output = layer.feed_forward(tile, rows, pass.layer_run(/*graph_only=*/true));
+      OtherInputs others(rows, nothing);
+      at::Tensor input = rows_of(leaf.detach(), rows);
+      if (of_input.defined()) others.add(input, rows_of(of_input, rows));
+      const at::Tensor output = layer.feed_forward(tile, input, rows, pass.layer_run(/*graph_only=*/true));
       // The gradient of the MLP's input is written over that of its output, tile by tile.
       const at::Tensor of_tile = rows_of(gradient, rows);
-      of_tile.copy_(embedded.backward(output, {}, tile, of_tile, {}));
+      of_tile.copy_(others.backward(output, {}, tile, of_tile, {}));
     });
   }
+  // Added first, as without tiles: to the last bit the same sum.
+  if (of_input.defined()) keys_values.add_root(leaf.view_as(leaf), of_input);
   return keys_values.backward(middle, own, leaf, gradient, received);
 }
 

@@ -14,6 +14,9 @@ namespace {
 
 using nlohmann::json;
 
+// LFM2's, which counts more than intermediate_size.
+constexpr const char* kConvolutionsMlpWidth = "block_ff_dim";
+
 constexpr std::array<const char*, 4> kModelDtypes = {"float64", "float32", "bfloat16", "float16"};
 
 // The text part of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5, as a config of its own. There
@@ -128,9 +131,12 @@ Config parse_settings(const ConfigReader& settings) {
   config.hidden_size = settings.size("hidden_size", kMaxHidden);
   // Where no layer has a dense MLP there need not be its width.
   const bool all_experts = family.experts.always;
-  config.intermediate_size = settings.size(
-      all_experts && settings.find(family.mlp_width) == nullptr ? "moe_intermediate_size" : family.mlp_width,
-      kMaxIntermediate);
+  const auto is_there = [&](const char* key) { return settings.find(key) != nullptr; };
+  config.intermediate_size =
+      settings.size(all_experts && !is_there(family.mlp_width)               ? "moe_intermediate_size"
+                    : family.convolutions && is_there(kConvolutionsMlpWidth) ? kConvolutionsMlpWidth
+                                                                             : family.mlp_width,
+                    kMaxIntermediate);
   config.num_hidden_layers = family.one_part_layers ? static_cast<int64_t>(layer_parts(settings).size())
                                                     : settings.size("num_hidden_layers", kMaxLayers);
   parse_heads(settings, family, config);
@@ -138,6 +144,8 @@ Config parse_settings(const ConfigReader& settings) {
   config.max_position_embeddings = settings.size("max_position_embeddings", kMaxPositions, family.positions);
   config.rms_norm_eps = settings.positive(family.norm_eps, family.rms_norm_eps);
   config.tie_word_embeddings = settings.flag("tie_word_embeddings", family.tied);
+  if (family.convolutions)
+    config.tie_word_embeddings = settings.flag("tie_embedding", config.tie_word_embeddings);
   parse_pad_token(settings, family, config);
   parse_dtype(settings, config);
   parse_family(settings, family, config);

@@ -72,7 +72,8 @@ struct MixtureSettings {
 };
 
 /// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5), or the state
-/// space in its place (Mamba-2), whose groups of B and C are key heads.
+/// space in its place (Mamba-2), whose groups of B and C are key heads, or a convolution between two gates
+/// alone (LFM2), which is as one value head without keys.
 struct DeltaRuleSettings {
   int64_t key_heads = 0;     // linear_num_key_heads
   int64_t value_heads = 0;   // linear_num_value_heads
@@ -81,6 +82,7 @@ struct DeltaRuleSettings {
   int64_t conv_kernel = 0;         // linear_conv_kernel_dim: the tokens that the convolution sees
   bool fused_projections = false;  // qwen3_next: in_proj_qkvz and in_proj_ba
   bool state_space = false;
+  bool convolution_alone = false;
   // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
   bool conv_bias = false;
   double time_step_low = 0.0;
@@ -161,10 +163,12 @@ struct Config {
   bool layer_scalar = false;       // gemma4: a layer's output is multiplied by a number that is not trained
   bool norm_after = false;         // olmo: only the outputs of attention and MLP are normed
   bool norm_adds_one = false;      // gemma: norms multiply by 1 + weight
+  bool norm_centers = false;       // cohere: norms are of what they read less its mean
+  bool parallel = false;           // cohere: attention and MLP read one norm of the layer's input
   double embedding_scale = 1.0;    // gemma: sqrt(hidden_size); granite: embedding_multiplier
   bool rounds_embedding_scale = false;   // gemma: to the dtype of the parameters
   double residual_multiplier = 1.0;      // granite: of what attention and MLP add to the residual stream
-  double logits_scaling = 1.0;           // granite: the logits are divided by it
+  double logits_scaling = 1.0;           // granite, cohere (1 / logit_scale): the logits are divided by it
   double attention_scale = 0.0;          // of the scores: granite's attention_multiplier, or head_dim or
                                          // query_pre_attn_scalar to the power -1/2
   double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't

@@ -42,6 +42,14 @@ constexpr const char* kQwen35MoeText = R"({"vocab_size": 248320, "hidden_size": 
 // attention a bias.
 // clang-format off
 constexpr auto kFamilies = std::to_array<Family>({
+  {.name = "cohere", .positions = 8192, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_eps", .tied = true,
+   .key_value_heads_absent = true, .pad_token_id = 0, .norms = NormLayout::kOneForBoth, .norm_centers = true,
+   .scales_logits = true, .rope = {.theta = 5e5, .interleaved = true}},
+  {.name = "cohere2", .positions = 8192, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_eps", .tied = true,
+   .heads_fill_hidden = true, .key_value_heads_absent = true, .pad_token_id = 0, .norms = NormLayout::kOneForBoth,
+   .norm_centers = true, .scales_logits = true,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .reads_period = true, .size = 4096},
+   .no_rope = NoRope::kFullLayers, .rope = {.interleaved = true}},
   {.name = "deepseek_v3", .alias = "kimi_k2", .positions = 4096, .latent = true,
    .windows = {.layers = WindowLayers::kAll},
    .experts = {.router = Router::kGrouped, .normalised = true, .experts = 256, .width = 2048, .groups = 8,
@@ -98,6 +106,12 @@ constexpr auto kFamilies = std::to_array<Family>({
   {.name = "hunyuan_v1_dense", .positions = 2048, .rms_norm_eps = 1e-5, .head_dim_disputed = true,
    .key_value_heads_absent = true, .pad_token_id = 0, .qk_norm = QkNorm::kOfRotatedHeads,
    .rope = {.reads_alpha = true}},
+  {.name = "lfm2", .positions = 128000, .rms_norm_eps = 1e-5, .norm_eps = "norm_eps", .tied = true, .pad_token_id = 0,
+   .bias = kNoBias, .qk_norm = QkNorm::kOfHeads, .recurrent = true, .convolutions = true,
+   .modules = {.q_norm = "q_layernorm", .k_norm = "k_layernorm", .out = "out_proj", .before_attention = "operator_norm",
+               .before_mlp = "ffn_norm", .recurrence = "conv", .mlp = "feed_forward", .gate = "w1", .up = "w3",
+               .down = "w2", .embedding_norm = true},
+   .rope = {.theta = 1e6}},
   {.name = "llama", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey},
   {.name = "minimax_m2", .positions = 196608, .head_dim = 128, .bias = kNoBias,
    .qk_norm = QkNorm::kOfWholeProjections, .rope = {.theta = 5e6, .partial = 1.0, .reads_rotary_dim = true},

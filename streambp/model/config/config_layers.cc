@@ -15,9 +15,9 @@ using nlohmann::json;
 // Settings that change the mathematics, or the training of it, and have one supported value in every family.
 void refuse_unsupported(const ConfigReader& settings, const Family& family) {
   static const std::vector<std::pair<const char*, json>> kOnly = {
-      {"attention_dropout", 0},  {"residual_dropout", 0}, {"resid_pdrop", 0},
-      {"embd_pdrop", 0},         {"clip_qkv", nullptr},   {"full_attn_mod", 1},
-      {"interpolate_factor", 1}, {"lm_head_bias", false}, {"is_causal", true},
+      {"attention_dropout", 0}, {"residual_dropout", 0}, {"resid_pdrop", 0},        {"embd_pdrop", 0},
+      {"clip_qkv", nullptr},    {"full_attn_mod", 1},    {"interpolate_factor", 1}, {"lm_head_bias", false},
+      {"is_causal", true},      {"rotary_pct", 1},
   };
   parse_quantization(settings);  // which weights are quantised is the checkpoint's business
   for (const auto& [key, supported] : kOnly) settings.only(key, supported);
@@ -77,6 +77,7 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   config.qk_norm = family.qk_norm == QkNorm::kByKey ? settings.flag("use_qk_norm", false)
                                                     : family.qk_norm != QkNorm::kNone;
   if (family.qk_norm == QkNorm::kOfRotatedHeads) settings.only("use_qk_norm", true);
+  if (family.qk_norm == QkNorm::kNone) settings.only("use_qk_norm", false);
   config.fused_projections = family.fused_projections;
   config.fused_gate_up = family.fused_gate_up;
   config.rope_interleaved = family.rope.interleaved;
@@ -94,18 +95,26 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", family.final_softcapping);
 }
 
-void parse_norms(const Family& family, Config& config) {
+void parse_norms(const ConfigReader& settings, const Family& family, Config& config) {
   config.norm_adds_one = family.norm_adds_one;
+  config.norm_centers = family.norm_centers;
+  config.parallel = family.norms == NormLayout::kOneForBoth;
+  settings.only("use_parallel_block", config.parallel);
   config.norm_after = family.norms == NormLayout::kAfter;
   config.glm_norm_names = family.norms == NormLayout::kAroundAsGlm;
   config.sandwich_norms = config.glm_norm_names || family.norms == NormLayout::kAround;
 }
 
-// Constant factors: Gemma's of the embedding, and Granite's.
+// Constant factors: Gemma's of the embedding, Granite's, and Cohere's of the logits.
 void parse_multipliers(const ConfigReader& settings, const Family& family, Config& config) {
   if (family.scales_embedding) {
     config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
     config.rounds_embedding_scale = true;
+  }
+  if (family.scales_logits) {
+    config.logits_scaling = 1.0 / settings.positive("logit_scale", 0.0625);
+  } else {
+    settings.only("logit_scale", nullptr);
   }
   if (family.multipliers) {
     config.embedding_scale = settings.positive("embedding_multiplier", 1.0);
@@ -167,7 +176,7 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
   parse_biases(settings, family.bias, config);
   parse_activation(settings, family, config);
   parse_attention(settings, family, config);
-  parse_norms(family, config);
+  parse_norms(settings, family, config);
   parse_multipliers(settings, family, config);
   parse_clamps(settings, family, config);
   parse_no_rope(settings, family, config);

@@ -1,6 +1,6 @@
 // Layers with a recurrence instead of attention, as config.json says them: a gated delta rule (transformers,
 // configuration_qwen3_5.py and configuration_qwen3_next.py) or Mamba-2's state space
-// (configuration_granitemoehybrid.py, configuration_nemotron_h.py).
+// (configuration_granitemoehybrid.py, configuration_nemotron_h.py), or a convolution (configuration_lfm2.py).
 #include <algorithm>
 #include <map>
 #include <set>
@@ -37,6 +37,55 @@ std::vector<bool> recurrent_layers(const ConfigReader& settings, const Family& f
     settings.refuse("layer_types",
                     fmt::format("full_attention or linear_attention for each of the {} layers", count));
   return recurrent;
+}
+
+// LFM2's: layer_types, or those that full_attn_idxs does not name.
+std::vector<bool> convolution_layers(const ConfigReader& settings, int64_t count) {
+  constexpr const char *kTypes = "layer_types", *kAttends = "full_attn_idxs";
+  std::vector<bool> convolutions(static_cast<std::size_t>(count), false);
+  if (const json* const types = settings.find(kTypes)) {
+    bool good = types->is_array() && types->size() == convolutions.size();
+    for (std::size_t i = 0; good && i < types->size(); ++i) {
+      convolutions[i] = (*types)[i] == "conv";
+      good = convolutions[i] || (*types)[i] == "full_attention";
+    }
+    if (!good)
+      settings.refuse(kTypes, fmt::format("full_attention or conv for each of the {} layers", count));
+    return convolutions;
+  }
+  const json* const attends = settings.find(kAttends);
+  if (attends == nullptr) return convolutions;
+  convolutions.flip();
+  for (const json& layer : attends->is_array() ? *attends : json::array({-1})) {
+    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= convolutions.size())
+      settings.refuse(kAttends, fmt::format("a list of layers from 0 to {}", count - 1));
+    convolutions[layer.get<std::size_t>()] = false;
+  }
+  return convolutions;
+}
+
+void parse_convolutions(const ConfigReader& settings, Config& config) {
+  constexpr int64_t kMaxKernel = 64;
+  DeltaRuleSettings& rule = config.delta_rule;
+  rule.convolution_alone = true;
+  rule.value_heads = 1;
+  rule.value_head_dim = config.hidden_size;
+  rule.conv_kernel = settings.size("conv_L_cache", kMaxKernel, 3);
+  settings.only("conv_dim", config.hidden_size);
+  settings.only("conv_bias", false);  // with which padding on the left would leave something
+  settings.only("block_use_swiglu", true);
+  if (!settings.flag("block_auto_adjust_ff_dim", true)) return;
+  // A share of two thirds, then a factor, then up to a multiple.
+  const int64_t multiple = settings.size("block_multiple_of", kMaxIntermediate, 256);
+  int64_t width = 2 * config.intermediate_size / 3;
+  if (!settings.has("block_ffn_dim_multiplier") || settings.find("block_ffn_dim_multiplier") != nullptr) {
+    const double factor = settings.positive("block_ffn_dim_multiplier", 1.0);
+    width = static_cast<int64_t>(factor * static_cast<double>(width));
+    width = (width + multiple - 1) / multiple * multiple;
+  }
+  if (width < 1 || width > kMaxIntermediate)
+    settings.refuse("block_ffn_dim_multiplier", "a factor that leaves MLPs a width");
+  config.intermediate_size = width;
 }
 
 // A number or what transformers 5 writes for one that JSON has not.
@@ -128,9 +177,15 @@ void parse_recurrent(const ConfigReader& settings, const Family& family, Config&
   if (family.one_part_layers) {
     parse_parts(settings, config);
   } else {
-    config.linear_attention = recurrent_layers(settings, family, config.num_hidden_layers);
+    config.linear_attention = family.convolutions
+                                  ? convolution_layers(settings, config.num_hidden_layers)
+                                  : recurrent_layers(settings, family, config.num_hidden_layers);
   }
   config.windows.assign(static_cast<std::size_t>(config.num_hidden_layers), 0);
+  if (family.convolutions) {
+    settings.only("sliding_window", nullptr);
+    return parse_convolutions(settings, config);
+  }
   if (family.state_space) {
     settings.only("sliding_window", nullptr);
     return parse_state_space(settings, *family.state_space, config);

@@ -37,6 +37,7 @@ enum class NormLayout {
   kAfter,
   kAround,
   kAroundAsGlm,  // under GLM-4's names
+  kOneForBoth,   // before attention, and the MLP reads the same
 };
 
 /// Which layers have a window where layer_types does not say.
@@ -139,12 +140,14 @@ struct FamilyStateSpace {
 /// What the class calls its modules.
 struct FamilyModules {
   const char* attention = "self_attn";
+  const char *q_norm = "q_norm", *k_norm = "k_norm", *out = "o_proj";
+  const char *before_attention = "input_layernorm", *before_mlp = "post_attention_layernorm";
   const char* recurrence = "linear_attn";
   const char* mlp = "mlp";
-  const char* gate_up = "gate_up_proj";
-  const char* down = "down_proj";
+  const char *gate = "gate_proj", *up = "up_proj", *gate_up = "gate_up_proj", *down = "down_proj";
   /// Files say backbone for model, and call the embedding embeddings and the last norm norm_f.
   bool backbone = false;
+  bool embedding_norm = false;  // as files call the last norm
 };
 
 struct Family {
@@ -169,10 +172,12 @@ struct Family {
   QkNorm qk_norm = QkNorm::kNone;
   NormLayout norms = NormLayout::kBefore;
   bool norm_adds_one = false;
+  bool norm_centers = false;
   bool fused_projections = false;
   bool fused_gate_up = false;
   bool scales_embedding = false;  // by the root of hidden_size
   bool multipliers = false;       // Granite's
+  bool scales_logits = false;     // Cohere's logit_scale
   bool clamped_gate = false;      // GPT-OSS's
   bool attention_sinks = false;
   double query_pre_attn_scalar = 0.0;                     // where absent; 0: the key is not read
@@ -183,6 +188,7 @@ struct Family {
   bool latent = false;                  // latent attention
   bool recurrent = false;               // some layers have the gated delta rule
   bool fused_recurrence = false;        // in_proj_qkvz and in_proj_ba
+  bool convolutions = false;            // instead of the delta rule, and LFM2's keys of sizes
   std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
   const char* mlp_width = "intermediate_size";
   FamilyModules modules = {};
@@ -210,7 +216,7 @@ inline bool norms_rotated_heads(const Config& config) {
 /// The names of the norms of queries and keys.
 inline std::pair<const char*, const char*> qk_norm_names(const Config& config) {
   return norms_rotated_heads(config) ? std::pair("query_layernorm", "key_layernorm")
-                                     : std::pair("q_norm", "k_norm");
+                                     : std::pair(modules_of(config).q_norm, modules_of(config).k_norm);
 }
 
 /// The row of the text part of a multimodal `model_type` whose text_config says `text_type`; null: no such

@@ -42,6 +42,12 @@ class ShapeList {
     const DeltaRuleSettings& rule = config_.delta_rule;
     const int64_t hidden = config_.hidden_size;
     const std::string in = at + modules_of(config_).recurrence + ".";
+    if (rule.convolution_alone) {
+      shapes_.push_back(
+          {in + "conv.weight", {rule.channels(), 1, rule.conv_kernel}, ParameterRole::kConvolution});
+      linear(in + "in_proj", 3 * hidden, hidden);
+      return linear(in + "out_proj", hidden, hidden);
+    }
     per_head(in + "dt_bias", rule.value_heads);
     per_head(in + "A_log", rule.value_heads);
     if (rule.state_space) per_head(in + "D", rule.value_heads);
@@ -80,7 +86,7 @@ class ShapeList {
     const auto [of_queries, of_keys] = qk_norm_names(config_);
     if (config_.qk_norm) norm(in + of_queries, full_width ? queries : head_dim);
     if (config_.qk_norm && own_keys) norm(in + of_keys, full_width ? keys : head_dim);
-    linear(in + "o_proj", hidden, queries, config_.o_bias);
+    linear(in + modules_of(config_).out, hidden, queries, config_.o_bias);
     if (config_.attention_sinks)
       shapes_.push_back({in + "sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
   }
@@ -109,8 +115,9 @@ class ShapeList {
     if (config_.fused_projections || config_.fused_gate_up) {
       linear(at + modules_of(config_).gate_up, 2 * width, hidden, config_.mlp_bias);
     } else {
-      if (config_.hidden_act != Activation::kRelu2) linear(at + "gate_proj", width, hidden, config_.mlp_bias);
-      linear(at + "up_proj", width, hidden, config_.mlp_bias);
+      if (config_.hidden_act != Activation::kRelu2)
+        linear(at + modules_of(config_).gate, width, hidden, config_.mlp_bias);
+      linear(at + modules_of(config_).up, width, hidden, config_.mlp_bias);
     }
     linear(at + modules_of(config_).down, hidden, width, config_.mlp_bias);
   }
@@ -215,6 +222,7 @@ bool Config::has_consumers(int64_t layer) const {
 NormNames Config::norm_names(int64_t layer) const {
   if (!no_mixer.empty())
     return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
+  if (parallel) return {"input_layernorm", "", "", ""};
   if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
   if (glm_norm_names)
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
@@ -222,7 +230,7 @@ NormNames Config::norm_names(int64_t layer) const {
     return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
             "post_feedforward_layernorm"};
   }
-  return {"input_layernorm", "", "post_attention_layernorm", ""};
+  return {modules_of(*this).before_attention, "", modules_of(*this).before_mlp, ""};
 }
 
 std::vector<ParameterShape> parameter_shapes(const Config& config) {

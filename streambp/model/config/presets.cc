@@ -98,6 +98,10 @@ constexpr const char* kMinistral3Tiny = R"({"rope_parameters": {"rope_type": "ya
   "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.3}})";
 constexpr const char* kGlm4 = R"({"partial_rotary_factor": 0.5, "attention_bias": true})";
 
+constexpr const char* kCommandR = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.0625})";
+constexpr const char* kCommandA = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.25, "sliding_window": 4096, "sliding_window_pattern": 4})";
+constexpr const char* kCohereTiny = R"({"layer_norm_eps": 1e-5, "logit_scale": 1.7, "attention_bias": true})";
+constexpr const char* kCohere2Tiny = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.6, "sliding_window": 5, "sliding_window_pattern": 2})";
 constexpr const char* kGptOss20 = R"({"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "attention_bias": true,
   "router_aux_loss_coef": 0.9, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
   "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false}, "swiglu_limit": 7.0})";
@@ -240,6 +244,9 @@ constexpr Preset kPresets[] = {
   {"olmo3.1-32b",     "olmo3",      100278, 5120, 64, 40, 8, 128, 27648, 65536, 1e-6, 5e5, false, kB16, kOlmo3},
   {"ministral3-8b",   "ministral3", 131072, 4096, 34, 32, 8, 128, 14336, 262144, 1e-5, 1e6, false, kB16, kMinistral3},
   {"glm4-9b",         "glm4",       151552, 4096, 40, 32, 2, 128, 13696,  32768, 1e-5, 1e4, false, kB16, kGlm4},
+  {"command-r-35b",   "cohere",     256000, 8192, 40, 64, 64, 128, 22528, 131072, 1e-5, 8e6, true, kB16, kCommandR},
+  {"command-r7b",     "cohere2",    256000, 4096, 32, 32, 8, 128, 14336, 132096, 1e-5, 5e4, true,  kB16, kCommandA},
+  {"command-a-111b",  "cohere2",    256000, 12288, 64, 96, 8, 128, 36864, 131072, 1e-5, 5e4, true, kB16, kCommandA},
   {"mixtral-8x7b",    "mixtral",     32000, 4096, 32, 32, 8, 128, 14336,  32768, 1e-5, 1e6, false, kB16, kMixtral8x7},
   {"minimax-m2",      "minimax_m2", 200064, 3072, 62, 48, 8, 128,  1536, 196608, 1e-6, 5e6, false, kB16, kMiniMaxM2},
   {"gpt-oss-20b",     "gpt_oss",    201088, 2880, 24, 64, 8,  64,  2880, 131072, 1e-5, 1.5e5, false, kB16, kGptOss20},
@@ -252,6 +259,8 @@ constexpr Preset kPresets[] = {
   {"qwen3.5-27b",     "qwen3_5_text", 248320, 5120, 64, 24, 4, 256, 17408, 262144, 1e-6, 1e7, false, kB16, kQwen3527B},
   {"qwen3.5-35b-a3b", "qwen3_5_moe_text", 248320, 2048, 40, 16, 2, 256, 512, 262144, 1e-6, 1e7, false, kB16, kQwen35Moe35},
   {"qwen3-next-80b-a3b", "qwen3_next", 151936, 2048, 48, 16, 2, 256, 5120, 262144, 1e-6, 1e7, false, kB16, kQwen3Next},
+  {"lfm2-350m",       "lfm2",        65536, 1024, 16, 16, 8,  64,  6656, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
+  {"lfm2-1.2b",       "lfm2",        65536, 2048, 16, 32, 8,  64, 12288, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"nemotron-h-8b",   "nemotron_h", 131072, 4096, 52, 32, 8, 128, 21504,   8192, 1e-5, 0,   false, kB16, kNemotronH8},
   {"nemotron-3-nano-30b-a3b", "nemotron_h", 131072, 2688, 52, 32, 2, 128, 1856, 262144, 1e-5, 0, false, kB16, kNemotron3Nano},
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
@@ -274,6 +283,7 @@ constexpr Preset kPresets[] = {
   {"qwen3-moe-cpu",   "qwen3_moe",   32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen3MoeCpu},
   {"qwen3.5-cpu",     "qwen3_5_text", 32000, 512,  4,  4, 2, 128,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen35Cpu},
   {"granite-4.0-h-cpu", "granitemoehybrid", 32000, 512, 4, 8, 4, 64, 1536, 32768, 1e-5, 1e4, false, kF32, kGraniteHybridCpu},
+  {"lfm2-cpu",        "lfm2",        32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-5, 1e6, true,  kF32, kLfm2Cpu},
   // For tests: sizes that differ from each other, and windows and scaling that start within a few dozen tokens.
   {"qwen3-tiny",      "qwen3",         101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64},
   {"qwen2-tiny",      "qwen2",         101,   32,  3,  4, 2,   8,    44,    512, 1e-6, 1e4, false, kF64},
@@ -297,6 +307,8 @@ constexpr Preset kPresets[] = {
   {"olmo3-tiny",      "olmo3",         101,   32,  3,  4, 2,   8,    44,    128, 1e-6, 500, false, kF64, kOlmo3Tiny},
   {"ministral3-tiny", "ministral3",    101,   32,  2,  4, 2,  16,    44,     32, 1e-5, 500, false, kF64, kMinistral3Tiny},
   {"glm4-tiny",       "glm4",          101,   32,  2,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4},
+  {"cohere-tiny",     "cohere",        101,   32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kCohereTiny},
+  {"cohere2-tiny",    "cohere2",       101,   32,  3,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kCohere2Tiny},
   {"gpt-oss-tiny",    "gpt_oss",       101,   32,  3,  4, 2,  16,    20,    512, 1e-5, 500, false, kF64, kGptOssTiny},
   {"mixtral-tiny",    "mixtral",       101,   32,  2,  4, 2,  16,    20,    512, 1e-5, 1e4, false, kF64, kMixtralTiny},
   {"minimax-m2-tiny", "minimax_m2",    101,   32,  2,  4, 2,  16,    20,    512, 1e-6, 1e4, false, kF64, kMiniMaxM2Tiny},
@@ -306,6 +318,7 @@ constexpr Preset kPresets[] = {
   {"qwen3.5-moe-tiny", "qwen3_5_moe_text", 101, 32, 2, 4, 1,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35MoeTiny},
   {"granite-hybrid-tiny", "granitemoehybrid", 101, 32, 3, 4, 2, 8,    44,    512, 1e-5, 1e4, true,  kF64, kGraniteHybridTiny},
   {"nemotron-h-tiny", "nemotron_h",    101,   32,  5,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kNemotronHTiny},
+  {"lfm2-tiny",       "lfm2",          101,   32,  3,  4, 2,   8,    64,    512, 1e-5, 1e4, true,  kF64, kLfm2Tiny},
   {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},
   {"deepseek-v3-plain-tiny", "deepseek_v3", 101, 32, 2, 3, 3,  0,    44,    512, 1e-5, 1e4, true,  kF64, kDeepseekV3PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},

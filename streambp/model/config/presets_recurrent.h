@@ -1,6 +1,6 @@
 // What presets of models with recurrent layers add to their sizes, as published files have it
-// (ibm-granite/granite-4.0-h-350m, nvidia/Nemotron-H-8B-Base-8K, nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and
-// Qwen's, config.json).
+// (ibm-granite/granite-4.0-h-350m, LiquidAI/LFM2-1.2B, nvidia/Nemotron-H-8B-Base-8K,
+// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and Qwen's, config.json).
 #pragma once
 
 namespace streambp {
@@ -35,6 +35,14 @@ inline constexpr const char* kGraniteHybridCpu = R"({"shared_intermediate_size":
 inline constexpr const char* kGraniteHybridTiny = R"({"shared_intermediate_size": 44, "num_local_experts": 0, "layer_types": ["mamba",
   "attention", "mamba"], "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6, "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75],
   "attention_multiplier": 0.4, "embedding_multiplier": 3.0, "residual_multiplier": 0.7, "logits_scaling": 2.5})";
+
+inline constexpr const char* kLfm2 = R"({"norm_eps": 1e-5, "conv_L_cache": 3, "layer_types": ["conv", "conv",
+  "full_attention", "conv", "conv", "full_attention", "conv", "conv", "full_attention", "conv", "full_attention", "conv",
+  "full_attention", "conv", "full_attention", "conv"]})";
+inline constexpr const char* kLfm2Cpu = R"({"norm_eps": 1e-5, "block_auto_adjust_ff_dim": false,
+  "layer_types": ["conv", "conv", "full_attention", "conv"]})";
+inline constexpr const char* kLfm2Tiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4, "block_multiple_of": 4,
+  "layer_types": ["conv", "full_attention", "conv"]})";
 
 inline constexpr const char* kNemotronH8 = R"({"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
   "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5})";

@@ -153,6 +153,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone
      {"backbone.norm_f.", "model.norm."},
      {"backbone.", "model."}}};
 
+// What LFM2's files call the last norm, and what it is here.
+constexpr std::pair<std::string_view, std::string_view> kEmbeddingNorm = {"model.embedding_norm.",
+                                                                          "model.norm."};
+
 std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
   if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
   return name;
@@ -320,6 +324,8 @@ std::string stored_name(const Config& config, const std::string& parameter) {
   if (modules_of(config).backbone) {
     for (const auto& [stored, ours] : kBackbone) name = with_replaced(std::move(name), ours, stored);
   }
+  if (modules_of(config).embedding_norm)
+    name = with_replaced(std::move(name), kEmbeddingNorm.second, kEmbeddingNorm.first);
   if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
   for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
   return name;
@@ -330,6 +336,8 @@ std::string parameter_name(const Config& config, const std::string& stored) {
   if (modules_of(config).backbone) {
     for (const auto& [theirs, ours] : kBackbone) name = with_replaced(std::move(name), theirs, ours);
   }
+  if (modules_of(config).embedding_norm)
+    name = with_replaced(std::move(name), kEmbeddingNorm.first, kEmbeddingNorm.second);
   if (!config.mixture.block_sparse_moe_names) return name;
   for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
   return name;

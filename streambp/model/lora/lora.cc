@@ -70,7 +70,7 @@ std::set<std::string> all_modules(const Config& config) {
 
 /// A layer's linear maps in attention.
 std::vector<std::string> attention_names(const Config& config) {
-  if (!config.is_latent()) return {"q_proj", "k_proj", "v_proj", "o_proj"};
+  if (!config.is_latent()) return {"q_proj", "k_proj", "v_proj", modules_of(config).out};
   if (config.latent.q_lora_rank == 0) return {"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
   return {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
 }
@@ -95,13 +95,13 @@ std::vector<std::string> all_linear_names(const Config& config) {
     return names;
   }
   std::vector<std::string> names = attention_names(config);
-  if (config.hidden_act != Activation::kRelu2) names.emplace_back("gate_proj");
-  names.insert(names.end(), {"up_proj", "down_proj"});
+  if (config.hidden_act != Activation::kRelu2) names.emplace_back(modules.gate);
+  names.insert(names.end(), {modules.up, modules.down});
   const std::vector<std::string> more = gemma4_names(config);
   names.insert(names.end(), more.begin(), more.end());
   if (config.linear_attention.empty()) return names;
   names.emplace_back("out_proj");
-  if (config.delta_rule.state_space) {
+  if (config.delta_rule.state_space || config.delta_rule.convolution_alone) {
     names.emplace_back("in_proj");
     return names;
   }

@@ -33,7 +33,10 @@ class ChannelTile {
     for (int64_t t = 0; t < length_; ++t) {
       bring_inputs(t, inputs);
       S* const hidden = row_of(conv_.hidden, begin_ + t);
-      over<T>(size_, [&](auto at) { at.store(hidden, silu_of<T>(sum(inputs, at)).value); });
+      over<T>(size_, [&](auto at) {
+        const Vector<T> y = sum(inputs, at);
+        at.store(hidden, conv_.silu ? silu_of<T>(y).value : y);
+      });
     }
     if (!is_last_) return;
     for (int64_t i = 0; i < window(); ++i) {
@@ -60,7 +63,8 @@ class ChannelTile {
         bring_inputs(t, inputs);
         const S* const d_hidden = row_of(conv_.d_hidden, begin_ + t);
         over<T>(size_, [&](auto at) {
-          const Vector<T> d = at.load(d_hidden) * silu_of<T>(sum(inputs, at)).slope;
+          Vector<T> d = at.load(d_hidden);
+          if (conv_.silu) d = d * silu_of<T>(sum(inputs, at)).slope;
           store(newest + at.i, d);
           for (int64_t i = 0; i < taps(); ++i) {
             T* const to = d_weight + i * kConvTile + at.i;

@@ -1,4 +1,4 @@
-// A causal convolution of each channel, then SiLU: see ops/causal_conv.h.
+// A causal convolution of each channel, then SiLU or not: see ops/causal_conv.h.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct CausalConv {
   const Wide<S>* weight = nullptr;  // [taps, channels]
   const Wide<S>* bias = nullptr;    // [channels]; null: none
   const S* before = nullptr;        // [taps - 1, channels], of the first sequence; null: zeros
+  bool silu = true;
   S* hidden = nullptr;
   S* tail = nullptr;  // [taps - 1, channels]
   // Of the backward pass.

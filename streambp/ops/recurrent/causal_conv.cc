@@ -17,6 +17,7 @@ struct ConvInputs {
   at::Tensor before;  // the tail, or undefined
   std::vector<int64_t> offsets;
   Parameter* bias = nullptr;
+  bool silu = true;
 
   /// The bias as the sums take it; undefined: there is none.
   at::Tensor wide_bias() const {
@@ -86,7 +87,7 @@ ConvOutput forward_plain(const ConvInputs& in, const at::Tensor& weight) {
   for (const ConvSequence& sequence : sequences_of(in, window)) {
     const at::Tensor input = sequence.extended(in);
     at::Tensor sum = sequence.sums(input, weight, in.wide_bias());
-    sequence.rows_of(output.hidden).copy_(at::silu_(sum));
+    sequence.rows_of(output.hidden).copy_(in.silu ? at::silu_(sum) : sum);
     if (sequence.ends_run) output.tail.copy_(input.narrow(0, sequence.rows, window));
   }
   return output;
@@ -103,8 +104,9 @@ at::Tensor backward_plain(const ConvInputs& in, Parameter& weight, const at::Ten
     const at::Tensor d_input = at::zeros({window + sequence.rows, channels}, wide);
     if (d_hidden.defined()) {
       const at::Tensor input = sequence.extended(in);
-      const at::Tensor d_sum = at::silu_backward(sequence.rows_of(d_hidden).to(wide.dtype().toScalarType()),
-                                                 sequence.sums(input, weight.value, in.wide_bias()));
+      const at::Tensor d_rows = sequence.rows_of(d_hidden).to(wide.dtype().toScalarType());
+      const at::Tensor d_sum =
+          in.silu ? at::silu_backward(d_rows, sequence.sums(input, weight.value, in.wide_bias())) : d_rows;
       if (in.bias != nullptr) accumulate_sum(*in.bias, d_sum);
       for (int64_t j = 0; j <= window; ++j) {
         d_input.narrow(0, j, sequence.rows).addcmul_(d_sum, tap(weight.value, j, in.x));
@@ -152,12 +154,14 @@ cpu::CausalConv<S> kernel_args(const ConvInputs& in, const at::Tensor& taps, con
   conv.weight = kernel_data<const cpu::Wide<S>>(taps);
   conv.bias = kernel_data<const cpu::Wide<S>>(bias);
   conv.before = kernel_data<const S>(in.before);
+  conv.silu = in.silu;
   return conv;
 }
 
 /// Inputs without gaps between rows.
 ConvInputs contiguous(const ConvInputs& in) {
-  return {in.x.contiguous(), in.before.defined() ? in.before.contiguous() : in.before, in.offsets, in.bias};
+  return {in.x.contiguous(), in.before.defined() ? in.before.contiguous() : in.before, in.offsets, in.bias,
+          in.silu};
 }
 
 ConvOutput forward_fused(const ConvInputs& strided, const at::Tensor& weight) {
@@ -230,21 +234,35 @@ ConvOutput causal_conv_silu_forward(const at::Tensor& x, const Parameter& weight
   return forward(checked(x, weight, offsets, {tail_before, {}}), weight.value);
 }
 
-ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
-                            const TailBefore& before, Parameter* bias) {
-  ConvInputs in = checked(x, weight, offsets, before, bias);
+namespace {
+
+ConvOutput run(const at::Tensor& x, Parameter& weight, const TailBefore& before, ConvInputs in) {
   ConvOutput output;
   {
     const at::NoGradGuard no_grad;
     output = forward(in, weight.value);
   }
   const auto outputs =
-      differentiable({x}, {std::move(output.hidden), std::move(output.tail)}, "causal_conv_silu",
+      differentiable({x}, {std::move(output.hidden), std::move(output.tail)}, "causal_conv",
                      [in = std::move(in), &weight, d_before = before.gradient](std::vector<at::Tensor>&& dy) {
                        const auto backward = is_fused(in.x, weight.value) ? backward_fused : backward_plain;
                        return std::vector<at::Tensor>{backward(in, weight, dy[0], dy[1], d_before)};
                      });
   return {outputs[0], outputs[1]};
+}
+
+}  // namespace
+
+ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
+                            const TailBefore& before, Parameter* bias) {
+  return run(x, weight, before, checked(x, weight, offsets, before, bias));
+}
+
+ConvOutput causal_conv(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
+                       const TailBefore& before) {
+  ConvInputs in = checked(x, weight, offsets, before);
+  in.silu = false;
+  return run(x, weight, before, std::move(in));
 }
 
 }  // namespace streambp

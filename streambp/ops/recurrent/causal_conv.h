@@ -1,5 +1,5 @@
-// A causal convolution of each channel with a kernel of its own, then SiLU: what queries, keys and values of
-// recurrent layers pass through.
+// A causal convolution of each channel with a kernel of its own, then SiLU or not: what queries, keys and
+// values of recurrent layers pass through.
 #pragma once
 
 #include <vector>
@@ -29,6 +29,10 @@ struct ConvOutput {
 /// parameters must outlive the graph.
 ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
                             const TailBefore& before, Parameter* bias = nullptr);
+
+/// The sums alone, without SiLU or bias.
+ConvOutput causal_conv(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
+                       const TailBefore& before);
 
 /// The value alone, without a graph.
 ConvOutput causal_conv_silu_forward(const at::Tensor& x, const Parameter& weight,

@@ -188,6 +188,7 @@ class RandomSizes {
       changes_["hidden_size"] = draw_.key_value_heads * draw_.groups * (3 + draw_.head_dim);
     set("mamba_d_state", 2 + draw_.head_dim);
     set("mamba_d_conv", 2 + draw_.groups);
+    set("conv_L_cache", 1 + draw_.groups);
   }
 
   /// Not in a family that has no such key, and not in layers that don't rotate: there a key's bias moves all

@@ -94,7 +94,7 @@ TEST(DiagnoseLayers, AttentionOfTheBackwardPassIsAnother) {
         const at::Tensor attended =
             attention(heads.queries, heads.own.keys, heads.own.values, rows.offsets, {}, settings, block);
         const at::Tensor middle = linear_add(x, attended.flatten(1), *layer.weights().o_proj);
-        return layer.feed_forward(middle - middle.detach() + half, rows, {});
+        return layer.feed_forward(middle - middle.detach() + half, x, rows, {});
       });
   expect_said(right, wrong, "attention's maps are wrong and the MLP is right");
   expect_said(right, wrong, "in layer 1");
@@ -111,7 +111,7 @@ TEST(DiagnoseLayers, WhatLeavesTheExperts) {
         const at::Tensor into = with_gradient(middle, [d_output](const at::Tensor& d) {
           return *d_output + (d - *d_output) * 0.5;  // one of two ranks' share
         });
-        const at::Tensor output = layer.feed_forward(into, rows, {});
+        const at::Tensor output = layer.feed_forward(into, x, rows, {});
         return with_gradient(output, [d_output](const at::Tensor& d) { return *d_output = d; });
       });
   for (auto& [name, gradient] : wrong) {
@@ -162,7 +162,7 @@ TEST(DiagnoseLayers, BetweenLayers) {
         Carry own;
         const at::Tensor cut_off = with_gradient(x, [](const at::Tensor& d) { return d * 0.0; });
         const at::Tensor half = layer.attention_half(cut_off, rows, {}, {}, own);
-        return layer.feed_forward(half + x - x.detach(), rows, {});
+        return layer.feed_forward(half + x - x.detach(), x, rows, {});
       });
   expect_said(right, cut, "the gradient that layer 2 hands to layer 1 is wrong");
 }

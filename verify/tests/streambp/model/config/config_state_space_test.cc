@@ -1,10 +1,12 @@
-// What config.json says of Mamba-2's layers, and of layers that are halves.
+// What config.json says of families of 2025 with new mathematics: Mamba-2's layers, layers that are halves,
+// convolutions, attention next to the MLP.
 #include "verify/tests/streambp/model/config_testing.h"
 
 namespace streambp {
 namespace {
 
 using nlohmann::json;
+using Windows = std::vector<int64_t>;
 
 TEST(GraniteHybrid, ReadsItsStateSpace) {
   const json published = {{"model_type", "granitemoehybrid"},
@@ -45,6 +47,72 @@ TEST(GraniteHybrid, ReadsItsStateSpace) {
   EXPECT_TRUE(refuses(with(published, {{"time_step_limit", nullptr}}), "time_step_limit is null"));
   EXPECT_TRUE(refuses(with(published, {{"time_step_limit", {2, 1}}}), "time_step_limit"));
   EXPECT_TRUE(refuses(with(published, {{"position_embedding_type", "alibi"}}), "position_embedding_type"));
+}
+
+TEST(Cohere, HasOneNormForAttentionAndMlpWhichRemovesTheMean) {
+  const json cohere2 = with(without(without(small_config("cohere2"), "rms_norm_eps"), "num_key_value_heads"),
+                            {{"num_hidden_layers", 5}, {"layer_norm_eps", 1e-4}, {"logit_scale", 0.25}});
+  const Config config = parse(cohere2);
+  EXPECT_TRUE(config.parallel && config.norm_centers && config.rope_interleaved &&
+              config.tie_word_embeddings);
+  EXPECT_EQ(config.norm_names(0).before_attention, "input_layernorm");
+  EXPECT_EQ(config.norm_names(0).before_mlp, "");
+  EXPECT_EQ(config.rms_norm_eps, 1e-4);
+  EXPECT_EQ(config.logits_scaling, 4.0);
+  EXPECT_EQ(config.num_key_value_heads, 6);
+  EXPECT_EQ(config.windows, (Windows{4096, 4096, 4096, 0, 4096}));
+  EXPECT_EQ(config.no_rope, (std::vector<bool>{false, false, false, true, false}));
+  EXPECT_EQ(parse(with(cohere2, {{"sliding_window_pattern", 2}, {"sliding_window", 7}})).windows,
+            (Windows{7, 0, 7, 0, 7}));
+  EXPECT_TRUE(refuses(with(cohere2, {{"head_dim", 10}}), "head_dim"));
+  EXPECT_TRUE(refuses(with(cohere2, {{"logit_scale", 0}}), "logit_scale is 0"));
+  EXPECT_TRUE(refuses(with(cohere2, {{"rotary_pct", 0.5}}), "rotary_pct is 0.5"));
+  EXPECT_TRUE(refuses(with(cohere2, {{"use_parallel_block", false}}), "use_parallel_block is false"));
+
+  const json cohere = without(without(small_config("cohere"), "rms_norm_eps"), "rope_theta");
+  EXPECT_TRUE(parse(cohere).parallel && parse(cohere).no_rope.empty());
+  EXPECT_EQ(parse(cohere).rope.theta, 5e5);
+  EXPECT_EQ(parse(cohere).logits_scaling, 16.0);
+  EXPECT_TRUE(parse(with(cohere, {{"attention_bias", true}})).o_bias);
+  EXPECT_TRUE(refuses(with(cohere, {{"use_qk_norm", true}}), "use_qk_norm is true"));
+  EXPECT_TRUE(refuses(with(small_config("llama"), {{"logit_scale", 0.5}}), "logit_scale is 0.5"));
+}
+
+TEST(Lfm2, HasConvolutionsAndWorksOutItsWidth) {
+  const json published = {{"model_type", "lfm2"},
+                          {"hidden_size", 32},
+                          {"vocab_size", 101},
+                          {"num_hidden_layers", 3},
+                          {"num_attention_heads", 4},
+                          {"num_key_value_heads", 2},
+                          {"block_ff_dim", 6656},
+                          {"norm_eps", 1e-4},
+                          {"conv_L_cache", 3},
+                          {"conv_dim", 32},
+                          {"conv_bias", false},
+                          {"tie_embedding", true},
+                          {"layer_types", {"conv", "full_attention", "conv"}}};
+  const Config config = parse(published);
+  EXPECT_EQ(config.linear_attention, (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(config.intermediate_size, 4608);
+  EXPECT_EQ(config.rms_norm_eps, 1e-4);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  EXPECT_TRUE(config.qk_norm && config.tie_word_embeddings);
+  EXPECT_EQ(config.delta_rule.channels(), 32);
+  EXPECT_EQ(config.delta_rule.conv_kernel, 3);
+  EXPECT_EQ(parse(with(without(published, "layer_types"), {{"full_attn_idxs", {1}}})), config);
+  EXPECT_FALSE(parse(without(published, "layer_types")).is_recurrent(0));
+  EXPECT_EQ(parse(with(without(published, "block_ff_dim"), {{"intermediate_size", 6656}})), config);
+  EXPECT_EQ(parse(with(published, {{"block_auto_adjust_ff_dim", false}})).intermediate_size, 6656);
+  EXPECT_EQ(parse(with(published, {{"block_ffn_dim_multiplier", nullptr}})).intermediate_size, 4437);
+  EXPECT_EQ(parse(with(published, {{"block_ffn_dim_multiplier", 1.3}, {"block_multiple_of", 10}}))
+                .intermediate_size,
+            5770);
+  EXPECT_FALSE(parse(with(published, {{"tie_embedding", false}})).tie_word_embeddings);
+  EXPECT_TRUE(refuses(with(published, {{"conv_bias", true}}), "conv_bias is true"));
+  EXPECT_TRUE(refuses(with(published, {{"conv_dim", 16}}), "conv_dim is 16"));
+  EXPECT_TRUE(refuses(with(published, {{"layer_types", {"conv", "mamba", "conv"}}}), "layer_types"));
+  EXPECT_TRUE(refuses(with(without(published, "layer_types"), {{"full_attn_idxs", {3}}}), "full_attn_idxs"));
 }
 
 TEST(NemotronH, HasHalvesOfLayers) {

@@ -275,9 +275,9 @@ TEST(ConfigTable, EveryFileIsReadAsTransformersReadsItOrRefusedByName) {
       if (reason != kReasons.end()) ++refused[reason->first];
     }
   }
-  EXPECT_EQ(lines, 720);
-  EXPECT_EQ(families.size(), 30u);
-  EXPECT_GE(read, 662);
+  EXPECT_EQ(lines, 768);
+  EXPECT_EQ(families.size(), 32u);
+  EXPECT_GE(read, 706);
   for (const auto& [reason, count] : kReasons) {
     EXPECT_LE(refused[reason], count) << reason;
     fmt::print("{} refused: {}\n", refused[reason], reason);
