@@ -235,7 +235,7 @@ const std::map<std::string, int> kReasons = {
     {"hidden_activation is \"gelu\"", 3},  // and of its tanh form
     {"attention_bias is true", 1},         // not read by transformers: mistral and phi3 have none,
     {"attention_bias is false", 1},        // qwen2 always has some
-    {"attention_dropout is 0.1", 14},
+    {"attention_dropout is 0.1", 17},
     {"expected mscale_all_dim with it", 7},      // one alone is not read
     {"factor is 0.8", 3},                        // a context made shorter
     {"original_max_position_embeddings is", 2},  // phi3: the key outside the object holds
