@@ -21,8 +21,10 @@ from python_environment import ROOT, InputError, enter_venv
 
 METHODS = {
     "hf-checkpoint": "checkpointing", "hf-checkpoint+every=2": "checkpointing of every second layer", "hf-checkpoint+fused-head": "checkpointing, TRL's head",
-    "hf-checkpoint+every=2+fused-head": "checkpointing of every second layer, TRL's head", "python-module": "patch(lane=\"module\")",
-    "python-patch": "patch(lane=\"engine\")", "python": "backward()",
+    "hf-checkpoint+every=2+fused-head": "checkpointing of every second layer, TRL's head", "hf-checkpoint+selective": "selective checkpointing",
+    "python-module": "patch(lane=\"module\")",
+    "python-patch": "patch(lane=\"engine\", idle_memory=False)", "python": "backward(idle_memory=False)",
+    "python-patch+idle": "patch(lane=\"engine\")", "python+idle": "backward()",
 }
 DEFAULTS = ["--seq-len", "4096,8192", "--threads", "2", "--repeats", "5", "--no-gradients", "--methods", ",".join(METHODS), "--out",
             str(ROOT / "results/any-model-times")]

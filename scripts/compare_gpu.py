@@ -13,11 +13,13 @@ STREAMBP_TORCH_LIBRARY where the package is not installed.
 """
 
 import argparse
+import copy
 import gc
 import json
 import os
 import statistics
 import sys
+import time
 from pathlib import Path
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as in streambp-bench
@@ -31,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "streambp/python"))
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from compare.runners import kept_by_selective  # noqa: E402
 from machine import environment  # noqa: E402
 
 # Keys of config.json.
@@ -42,7 +45,9 @@ SHAPES = {
     "qwen3-tiny": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
                    "num_key_value_heads": 1, "head_dim": 8, "vocab_size": 61, "tie_word_embeddings": False},
 }
-METHODS = ("hf-checkpoint", "hf-standard", "python-patch", "python")
+# Of others: checkpointing alone, with Liger's kernels, and with products and attention kept (torch's selective checkpointing). Of ours without and
+# with idle memory.
+METHODS = ("hf-checkpoint", "hf-standard", "hf-liger", "hf-selective", "python-patch", "python", "python-patch+idle", "python+idle")
 
 
 def parse_options():
@@ -53,6 +58,7 @@ def parse_options():
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32", "float64"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "out/compare-gpu")
+    parser.add_argument("--tiny", action="store_true", help="rehearse with a tiny model, on the CPU where there is no GPU")
     options = parser.parse_args()
     try:
         options.lengths = [int(word) for word in options.seq_len.split(",")]
@@ -63,12 +69,15 @@ def parse_options():
         parser.error("--seq-len: expected lengths of at least 2, by commas; --repeats: at least 1")
     if unknown := set(options.methods) - set(METHODS):
         parser.error(f"--methods: no {', '.join(sorted(unknown))}, expected some of {', '.join(METHODS)}")
-    if not torch.cuda.is_available():
+    options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.tiny:
+        options.model, options.dtype, options.lengths, options.repeats = "qwen3-tiny", "float32", [40], 1
+    elif options.device == "cpu":
         parser.error("no CUDA device; on the CPU scripts/compare_hf.py compares")
     return options
 
 
-def make_model(name, dtype):
+def make_model(name, dtype, device="cuda"):
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -77,7 +86,7 @@ def make_model(name, dtype):
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device("cuda"):
+        with torch.device(device):
             torch.manual_seed(0)
             model = transformers.Qwen3ForCausalLM(config)
     finally:
@@ -87,45 +96,89 @@ def make_model(name, dtype):
     return model.train()
 
 
+class Liger:
+    """A twin of a model, with its parameters, whose modules have Liger's kernels; what Liger puts into transformers' file is there only while it runs."""
+
+    def __init__(self, model):
+        import transformers.models.qwen3.modeling_qwen3 as file
+        from liger_kernel.transformers import apply_liger_kernel_to_qwen3
+
+        self.file, self.own = file, dict(vars(file))
+        self.model = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+        apply_liger_kernel_to_qwen3(model=self.model)
+        self.theirs = {name: value for name, value in vars(file).items() if self.own.get(name) is not value}
+        self.leave()
+
+    def enter(self):
+        vars(self.file).update(self.theirs)
+
+    def leave(self):
+        for name in self.theirs:
+            if name in self.own:
+                setattr(self.file, name, self.own[name])
+
+
+class Clock:
+    """torch.cuda.Event's part of it, on a CPU."""
+
+    def record(self):
+        self.time = time.perf_counter()
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return 1e3 * (end.time - self.time)
+
+
 class Runner:
     def __init__(self, model):
-        self.model = model
-        self.method = None
+        self.outer = self.model = model
+        self.method, self.liger = None, None
+        self.device = model.device
 
     def set_method(self, method):
         import streambp_bench as sb
 
         if self.method == method:
             return
-        if self.method == "python-patch":
+        if (self.method or "").startswith("python-patch"):
             sb.unpatch(self.model)
+        if self.method == "hf-liger":
+            self.liger.leave()
+        self.model, self.method = self.outer, None
+        if method == "hf-liger":
+            self.liger = self.liger or Liger(self.outer)
+            self.liger.enter()
+            self.model = self.liger.model
         self.model.gradient_checkpointing_disable()
-        if method == "hf-checkpoint":
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        elif method == "python-patch":
-            sb.patch(self.model)
+        if method in ("hf-checkpoint", "hf-liger", "hf-selective"):
+            more = {"context_fn": kept_by_selective} if method == "hf-selective" else {}
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False, **more})
+        elif method.startswith("python-patch"):
+            sb.patch(self.model, idle_memory=method.endswith("+idle"))
         self.method = method
 
     def step(self, tokens):
         """(loss, seconds, bytes at the peak beyond those before) of one pass into gradients of zero."""
         for parameter in self.model.parameters():
             parameter.grad.zero_()
-        gc.collect()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        if self.method == "python":
-            import streambp_bench as sb
+        import streambp_bench as sb
 
-            loss = sb.backward(self.model, tokens)
-        else:
-            loss = self.model(**tokens, use_cache=False).loss
-            loss.backward()
-        end.record()
-        end.synchronize()
-        return loss.item(), start.elapsed_time(end) / 1e3, torch.cuda.max_memory_allocated() - before
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        start, end = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.device.type == "cuda" else [Clock(), Clock()]
+        with sb.measure(self.device) as memory:
+            start.record()
+            if self.method in ("python", "python+idle"):
+                loss = sb.backward(self.model, tokens, idle_memory=self.method == "python+idle")
+            else:
+                loss = self.model(**tokens, use_cache=False).loss
+                loss.backward()
+            end.record()
+            end.synchronize()
+        return loss.item(), start.elapsed_time(end) / 1e3, memory.beyond_start
 
     def gradients(self):
         return {name: parameter.grad for name, parameter in self.model.named_parameters()}
@@ -140,7 +193,7 @@ def difference(ours, theirs):
 def measure(runner, options, length, compared):
     """{method: record} of one length; with `compared` gradients are held against Hugging Face's."""
     generator = torch.Generator().manual_seed(length)
-    ids = torch.randint(0, runner.model.config.vocab_size, (1, length), generator=generator).cuda()
+    ids = torch.randint(0, runner.model.config.vocab_size, (1, length), generator=generator).to(runner.device)
     tokens = {"input_ids": ids, "labels": ids}
     found, against = {method: {"seconds": [], "status": "ok"} for method in options.methods}, None
     for turn in range(options.repeats + 1):  # the first warms up
@@ -154,6 +207,9 @@ def measure(runner, options, length, compared):
             except torch.OutOfMemoryError as error:
                 record.update(status="oom", error=str(error).partition("\n")[0])
                 torch.cuda.empty_cache()
+                continue
+            except ImportError as error:
+                record.update(status="not run", error=str(error))
                 continue
             print(f"{length} {method}: {seconds:.3f} s, {peak / 2**30:.2f} GiB beyond weights and gradients", file=sys.stderr, flush=True)
             if turn > 0:
@@ -172,7 +228,7 @@ def measure(runner, options, length, compared):
 def markdown(records):
     of = records[0]
     lines = ["# Hugging Face and the package on one GPU", "",
-             f"{of['model']}, {of['dtype']}, {of['environment']['gpu']}, torch {of['environment']['torch']}, "
+             f"{of['model']}, {of['dtype']}, {of['environment']['gpu'] or 'a rehearsal on a CPU'}, torch {of['environment']['torch']}, "
              f"transformers {of['environment']['transformers']}: `scripts/compare_gpu.py {' '.join(of['environment']['argv'])}`. Medians.", "",
              "| tokens | method | s | spread | x HF ckpt | GiB beyond weights and gradients | x HF ckpt | difference of gradients | status |",
              "|---:|---|---:|---:|---:|---:|---:|---:|---|"]
@@ -194,8 +250,8 @@ def markdown(records):
 def main():
     options = parse_options()
     options.out.mkdir(parents=True, exist_ok=True)
-    runner = Runner(make_model(options.model, getattr(torch, options.dtype)))
-    records, of_all = [], environment("torch", "transformers", gpu=torch.cuda.get_device_name())
+    runner = Runner(make_model(options.model, getattr(torch, options.dtype), options.device))
+    records, of_all = [], environment("torch", "transformers", gpu=torch.cuda.get_device_name() if options.device == "cuda" else None)
     with open(options.out / "results.jsonl", "w", encoding="utf-8") as file:
         for length in options.lengths:
             for method, record in measure(runner, options, length, length == options.lengths[0]).items():

@@ -7,6 +7,9 @@
 #   scripts/gpu.sh run DIR [PART...]     there: the parts (default: all, in this order), records and logs below DIR,
 #                                        all of it in DIR/gpu.tar.gz. A call ends after ten minutes and is repeated
 #                                        until nothing is left: a part that is done is not run again
+#   scripts/gpu.sh visit DIR [--rehearse]  there: fifteen minutes in two calls, what matters most first (gpu_visit.sh);
+#                                        what no longer fits a call is left to the next one, and said at its end.
+#                                        --rehearse: the same list without a GPU, tiny, in any time
 #   scripts/gpu.sh predict DIR           here: dry runs of every cell into DIR/predicted, and the table
 #   scripts/gpu.sh report DIR            here, afterwards: the same, the paper's tables and curves with the
 #                                        measurements in them, pictures, the table
@@ -51,6 +54,8 @@ packages=(libeigen3-dev nlohmann-json3-dev libcli11-dev libgtest-dev libgmock-de
 pack() {
   rm -rf "$carry"
   mkdir -p "$carry"
+  # Pure Python: `pip install --no-deps --target out/liger liger-kernel` has put it there.
+  [ ! -d "$project/out/liger" ] || cp -a "$project/out/liger" "$carry/liger"
   local package file
   for package in "${packages[@]}"; do
     while IFS= read -r file; do
@@ -133,6 +138,7 @@ build() {
 }
 
 source "$project/scripts/gpu_parts.sh"
+source "$project/scripts/gpu_visit.sh"
 
 # -------------------------------------------------------------------------------------------------------------- report
 
@@ -191,7 +197,7 @@ run() {
   local parts=("$@") part left begun=
   [ ${#parts[@]} -gt 0 ] || parts=("${all_parts[@]}")
   for part in "${parts[@]}"; do
-    [[ " ${all_parts[*]} " == *" $part "* ]] || { echo "gpu.sh: part '$part': expected one of ${all_parts[*]}" >&2; exit 2; }
+    [[ " ${all_parts[*]} ${visit_parts[*]} " == *" $part "* ]] || { echo "gpu.sh: part '$part': expected one of ${all_parts[*]}" >&2; exit 2; }
   done
   link_torch
   find_programs
@@ -216,6 +222,27 @@ run() {
     [ "$part" = build ] || begun=yes
   done
   table "$out"
+}
+
+# Parts are begun in their order as long as there is time for them; a shorter one further down may still fit.
+visit() {
+  out=$1
+  local part left begun=$SECONDS missing=()
+  link_torch
+  find_programs
+  trap archive EXIT
+  for part in "${visit_parts[@]}"; do
+    [ ! -e "$out/$part.done" ] || continue
+    left=$((run_seconds - (SECONDS - begun)))
+    [ -z "$rehearsal" ] || [ -n "${STREAMBP_RUN_SECONDS:-}" ] || left=3600
+    [ "${expected[$part]}" -le "$left" ] || continue
+    run_part "$part" "$left" || true
+    [ "$part" != visit_versions ] || [ -e "$out/$part.done" ] || { echo "visit: $part failed, see $out/$part.log" && break; }
+  done
+  for part in "${visit_parts[@]}"; do
+    [ -e "$out/$part.done" ] || missing+=("$part")
+  done
+  echo "not run to the end: ${missing[*]:-nothing}"
 }
 
 table() {
@@ -260,6 +287,12 @@ case ${1:-} in
     enter "$@"
     shift 2
     run "$folder" "$@"
+    ;;
+  visit)
+    enter "$1" "${@:2:1}"
+    [ "${3:-}" != --rehearse ] || export STREAMBP_GPU_REHEARSAL=1 rehearsal=1 device=meta:cuda
+    [ $# -lt 3 ] || [ "$3" = --rehearse ] || { echo "usage: scripts/gpu.sh visit DIR [--rehearse]" >&2; exit 2; }
+    visit "$folder"
     ;;
   part)
     cd "$project"

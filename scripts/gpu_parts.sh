@@ -77,7 +77,7 @@ nccl() {
 # The package in that Python: Hugging Face's models there, patched and lent, against its own autograd.
 use_package() {
   package_tests=$project/verify/tests/streambp/python
-  export PYTHONPATH=$project/streambp/python:$project/scripts:$package_tests STREAMBP_TORCH_LIBRARY=$bin/libstreambp_torch.so
+  export PYTHONPATH=$project/streambp/python:$project/scripts:$package_tests:$project/build/carry/liger STREAMBP_TORCH_LIBRARY=$bin/libstreambp_torch.so
   [ -e "$STREAMBP_TORCH_LIBRARY" ] || STREAMBP_TORCH_LIBRARY=$bin/../lib/libstreambp_torch.so
   export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1
 }

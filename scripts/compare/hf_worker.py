@@ -1,7 +1,8 @@
 """One process that holds a Hugging Face model and runs steps of it on demand: a JSON object a line on stdin, its answer on stdout.
 
-    {"do": "step", "method": "hf-standard", "hf-checkpoint", "python", "python-patch" or "python-module", "tokens": FILE, "warmup": 1}
-        hf-checkpoint+every=2 checkpoints every second layer, hf-checkpoint+fused-head has the head and loss of TRL's trainers
+    {"do": "step", "method": "hf-standard", "hf-checkpoint" or one of PYTHON_METHODS, "tokens": FILE, "warmup": 1}
+        hf-checkpoint+every=2 checkpoints every second layer, hf-checkpoint+fused-head has the head and loss of TRL's trainers,
+        hf-checkpoint+selective keeps what products and attention give (torch's selective checkpointing)
     {"do": "gradients", "file": FILE}          writes those of the last step under the names of the weight file
 
 Memory is counted by the project's own meter, put in place before the model is loaded: libstreambp_meter_c, which leaves tensors to come
@@ -19,7 +20,7 @@ import warnings
 
 import torch
 import transformers
-from compare.runners import PYTHON_METHODS
+from compare.runners import PYTHON_METHODS, kept_by_selective
 from goldens.passes import as_in_file
 from python_environment import ROOT
 from safetensors.torch import load_file, save_file
@@ -100,14 +101,15 @@ class Worker:
         if method in PYTHON_METHODS:
             import streambp_bench as sb
 
-            if self.method in PYTHON_METHODS[1:]:
+            if (self.method or "").startswith("python-"):
                 sb.unpatch(self.model)
-            if method != "python":
-                sb.patch(self.model, lane="module" if method == "python-module" else "engine")
+            if name != "python":
+                sb.patch(self.model, lane="module" if name == "python-module" else "engine", idle_memory="idle" in settings)
         elif name == "hf-checkpoint":
             every = next((int(setting.removeprefix("every=")) for setting in settings if setting.startswith("every=")), 1)
             self.model.gradient_checkpointing_disable()
-            self.model.activation_checkpointing_enable({"use_reentrant": False}, every_n_layers=every)
+            more = {"context_fn": kept_by_selective} if "selective" in settings else {}
+            self.model.activation_checkpointing_enable({"use_reentrant": False, **more}, every_n_layers=every)
         else:
             self.model.gradient_checkpointing_disable()
         self.method = method
@@ -136,10 +138,10 @@ class Worker:
         self.meter.reset_peak()
         resident = self.meter.live_bytes() + missing
         cpu_start, start = time.process_time(), time.perf_counter()
-        if self.method == "python":
+        if self.method in ("python", "python+idle"):
             import streambp_bench as sb
 
-            value = sb.backward(self.model, tokens).item()
+            value = sb.backward(self.model, tokens, idle_memory=self.method == "python+idle").item()
         else:
             loss = self.loss(tokens)
             loss.backward()

@@ -15,10 +15,23 @@ VERIFY = ROOT / "build/release/bin/streambp-verify"
 METER = ROOT / "build/release/lib/libstreambp_meter_c.so"
 ENGINE = ROOT / "build/release/lib/libstreambp_torch.so"
 HF_METHODS = ("hf-standard", "hf-checkpoint")
-# On Hugging Face's model: sb.backward(), sb.patch(), and patch(lane="module").
-PYTHON_METHODS = ("python", "python-patch", "python-module")
+# On Hugging Face's model: sb.backward(), sb.patch(), and patch(lane="module"); with +idle they spend idle memory, as they do by themselves.
+PYTHON_METHODS = ("python", "python+idle", "python-patch", "python-patch+idle", "python-module")
 FIGURES = ("status", "error", "loss", "resident_bytes", "peak_bytes", "peak_beyond_resident_bytes", "model_flops", "hardware_flops",
            "gemm_flops_per_second", "percent_of_gemm", "chunk", "environment")
+
+
+# Of torch's operators: products, and attention on either device.
+KEPT_BY_SELECTIVE = ("mm", "addmm", "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention",
+                     "_scaled_dot_product_flash_attention_for_cpu")
+
+
+def kept_by_selective():
+    """Contexts of torch.utils.checkpoint that keep what products and attention give."""
+    import torch
+    from torch.utils.checkpoint import create_selective_checkpoint_contexts
+
+    return create_selective_checkpoint_contexts([getattr(torch.ops.aten, name).default for name in KEPT_BY_SELECTIVE])
 
 
 def command_of(method):

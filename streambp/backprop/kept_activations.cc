@@ -1,5 +1,6 @@
 #include "streambp/backprop/kept_activations.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "streambp/memory/meter.h"
@@ -18,6 +19,18 @@ std::array<at::Tensor*, KeptActivations::kCount> KeptActivations::tensors_of(Act
   return {&activations.attention.output, &activations.attention.log_sum_exp, &activations.attention.remainder,
           &activations.projected.keys,   &activations.projected.values,      &activations.attention_half,
           &activations.projections.gate, &activations.projections.up};
+}
+
+KeptActivations::KeptActivations(const std::vector<at::Tensor>& tensors) {
+  for (size_t i = 0; i < std::min(tensors.size(), buffers_.size()); ++i) {
+    if (tensors[i].numel() > 0) buffers_[i] = StreamBuffer(tensors[i]);
+  }
+}
+
+std::vector<at::Tensor> KeptActivations::tensors() const {
+  std::vector<at::Tensor> all;
+  for (const StreamBuffer& buffer : buffers_) all.push_back(buffer.defined() ? buffer.all() : at::empty({0}));
+  return all;
 }
 
 void KeptActivations::store(const Rows& rows, const Activations& activations, int64_t tokens) {

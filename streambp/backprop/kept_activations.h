@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "streambp/backprop/streamed/stream_buffer.h"
 #include "streambp/model/layer.h"
@@ -16,6 +17,12 @@ class KeptActivations {
   /// `copies`: null, or the copies to and from the host's memory, where the
   /// buffers are then.
   explicit KeptActivations(std::shared_ptr<HostCopies> copies = nullptr) : copies_(std::move(copies)) {}
+
+  /// What tensors() of another one gave.
+  explicit KeptActivations(const std::vector<at::Tensor>& tensors);
+
+  /// Every buffer's rows, which are on the device, in an order of their own; [0] of what is not kept.
+  std::vector<at::Tensor> tensors() const;
 
   /// Those tensors of `activations` that are defined, of a stream of `tokens` tokens; the same ones for every
   /// chunk.

@@ -28,14 +28,16 @@ void require_rows(const Model& model, const Stream& stream, const at::Tensor& ro
 }
 
 StreamedForward alone(const Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                      int64_t chunk) {
+                      int64_t chunk, const KeptLayers& kept = {}) {
   const auto layers = static_cast<int64_t>(model.layers().size());
   if (layer < 0 || layer >= layers) throw InputError("layer {}: expected one of 0 to {}", layer, layers - 1);
   if (chunk < 0) throw InputError("chunk {}: expected at least 1, or 0 for auto", chunk);
   require_rows(model, stream, x, "layer input", model.config().hidden_size);
   Settings settings;
   settings.chunk = chunk;
-  StreamedForward forward(model, stream, chunk_of(settings, stream.size(), model.device()), {});
+  Keep keep;
+  keep.activations = kept;
+  StreamedForward forward(model, stream, chunk_of(settings, stream.size(), model.device()), keep);
   forward.lend_input(layer, x.contiguous());
   return forward;
 }
@@ -53,13 +55,19 @@ Stream prepare_pieces(const Model& model, const Batch& batch) {
 }
 
 at::Tensor layer_forward(const Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                         int64_t chunk, at::Tensor* router_logits) {
+                         int64_t chunk, at::Tensor* router_logits, KeptPiece* kept) {
   const at::NoGradGuard no_grad;
-  if (router_logits == nullptr) return alone(model, stream, layer, x, chunk).run_alone(layer);
+  const auto run = [&](const Stream& of_layer) {
+    StreamedForward forward =
+        alone(model, of_layer, layer, x, chunk, kept != nullptr ? kept->which : KeptLayers{});
+    at::Tensor y = forward.run_alone(layer);
+    if (kept != nullptr) kept->tensors = forward.kept(layer).tensors();
+    return y;
+  };
+  if (router_logits == nullptr) return run(stream);
   RouterOutput router;
   Stream asked = stream;
   asked.router = &router;
-  StreamedForward forward = alone(model, asked, layer, x, chunk);
   const Mixture& mixture = model.layers()[static_cast<size_t>(layer)].weights().mixture;
   if (mixture.correction != nullptr)
     throw InputError("router logits: their sigmoids are this model's scores, which no loss balances");
@@ -67,13 +75,15 @@ at::Tensor layer_forward(const Model& model, const Stream& stream, int64_t layer
   *router_logits =
       experts > 0 ? at::empty({stream.size(), experts}, x.options()) : at::empty({0}, x.options());
   if (experts > 0) router.logits = *router_logits;
-  return forward.run_alone(layer);
+  return run(asked);
 }
 
 at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                          const at::Tensor& dy, int64_t chunk, const at::Tensor& d_router_logits) {
+                          const at::Tensor& dy, int64_t chunk, const at::Tensor& d_router_logits,
+                          const std::vector<at::Tensor>& kept) {
   const at::NoGradGuard no_grad;
-  const StreamedForward forward = alone(model, stream, layer, x, chunk);
+  StreamedForward forward = alone(model, stream, layer, x, chunk);
+  forward.lend_kept(layer, KeptActivations(kept));
   require_rows(model, stream, dy, "gradient of the layer's output", model.config().hidden_size);
   RouterOutput router;
   LayerRun run = layer_run(stream, /*graph_only=*/true);

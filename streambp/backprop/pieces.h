@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <ATen/ATen.h>
 
+#include "streambp/backprop/kept_layers.h"
 #include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
 
@@ -16,17 +18,26 @@ namespace streambp {
 /// for those that tokens choose. Its first layer_backward ends the forward pass.
 Stream prepare_pieces(const Model& model, const Batch& batch);
 
+/// What a layer that runs alone keeps for its backward pass besides its input: which activations, and the
+/// tensors that hold them, which the caller has in the meantime.
+struct KeptPiece {
+  KeptLayers which = {};
+  std::vector<at::Tensor> tensors = {};
+};
+
 /// The output [N, D] of `layer` for its input x [N, D], by chunks of `chunk` tokens (0: auto_chunk).
 /// `router_logits`: receives [N, X] of the layer's router; [0] of a layer without one. Throws InputError for
-/// routers whose scores are no softmax of their logits.
+/// routers whose scores are no softmax of their logits. `kept`: receives tensors.
 at::Tensor layer_forward(const Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                         int64_t chunk, at::Tensor* router_logits = nullptr);
+                         int64_t chunk, at::Tensor* router_logits = nullptr, KeptPiece* kept = nullptr);
 
 /// The gradient [N, D] of x for that of the output, dy [N, D], which is not written to. Adds the gradients of
-/// the layer's trainable parameters. The layer runs again, chunk by chunk, from last to first.
+/// the layer's trainable parameters. What of the layer is not `kept` runs again, chunk by chunk, from last to
+/// first.
 /// `d_router_logits`: the gradient [N, X] of the router's logits, where a loss depends on them.
 at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, const at::Tensor& x,
-                          const at::Tensor& dy, int64_t chunk, const at::Tensor& d_router_logits = {});
+                          const at::Tensor& dy, int64_t chunk, const at::Tensor& d_router_logits = {},
+                          const std::vector<at::Tensor>& kept = {});
 
 /// What the end of the network gives.
 struct HeadPiece {

@@ -235,6 +235,20 @@ bool Engine::needs_reference(const std::string& objective, const TextDict& optio
   });
 }
 
+std::tuple<int64_t, int64_t, int64_t, int64_t> Engine::sizes(const TensorDict& given,
+                                                             const std::string& objective,
+                                                             const std::string& first_labels) const {
+  return answered([&] {
+    const Layout layout = objective_kind(objective).layout;
+    const Batch batch = read(given, objective, first_labels);
+    int64_t longest = 0;
+    for (size_t row = 1; row < batch.offsets.size(); ++row)
+      longest = std::max(longest, batch.offsets[row] - batch.offsets[row - 1]);
+    const int64_t rows_of_sample = layout == Layout::kTexts ? 0 : has_pairs(layout) ? 2 : 1;
+    return std::tuple{static_cast<int64_t>(batch.offsets.size()) - 1, longest, batch.size(), rows_of_sample};
+  });
+}
+
 at::Tensor Engine::evaluate(const TensorDict& values, const TensorDict& given, const std::string& objective,
                             const TextDict& options, const std::string& first_labels, bool adapters) {
   return answered([&] {
@@ -263,31 +277,32 @@ c10::intrusive_ptr<StreamHandle> Engine::stream(const at::Tensor& input_ids,
   });
 }
 
-std::tuple<at::Tensor, at::Tensor> Engine::layer_forward(const c10::intrusive_ptr<StreamHandle>& stream,
-                                                         int64_t layer, const at::Tensor& x,
-                                                         const TensorDict& values, int64_t chunk,
-                                                         bool routes) {
+std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>> Engine::layer_forward(
+    const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer, const at::Tensor& x,
+    const TensorDict& values, int64_t chunk, bool routes, const std::string& keep) {
   return answered([&] {
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
     const Loan loan(model_, values);
     at::Tensor router_logits = at::empty({0}, x.options());
+    KeptPiece kept{.which = parse_kept_layers(keep)};
     const at::Tensor y = streambp::layer_forward(model_, stream->stream(), layer, x.detach(), chunk,
-                                                 routes ? &router_logits : nullptr);
-    return std::tuple{y, router_logits};
+                                                 routes ? &router_logits : nullptr, &kept);
+    return std::tuple{y, router_logits, kept.tensors};
   });
 }
 
 at::Tensor Engine::layer_backward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer,
                                   const at::Tensor& x, const at::Tensor& dy, const TensorDict& values,
                                   const TensorDict& gradients, int64_t chunk,
-                                  const std::optional<at::Tensor>& d_router_logits) {
+                                  const std::optional<at::Tensor>& d_router_logits,
+                                  const std::vector<at::Tensor>& kept) {
   return answered([&] {
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
     const Loan loan(model_, values, gradients);
     return streambp::layer_backward(model_, stream->stream(), layer, x.detach(), dy.detach(), chunk,
-                                    d_router_logits ? d_router_logits->detach() : at::Tensor());
+                                    d_router_logits ? d_router_logits->detach() : at::Tensor(), kept);
   });
 }
 

@@ -91,6 +91,11 @@ class Engine : public torch::CustomClassHolder {
   bool needs_reference(const std::string& objective, const TextDict& options, const TensorDict& batch,
                        const std::string& first_labels) const;
 
+  /// Of a batch: its rows, tokens of the longest, tokens of all, and rows of one sample (0: not the same of
+  /// all samples).
+  std::tuple<int64_t, int64_t, int64_t, int64_t> sizes(const TensorDict& batch, const std::string& objective,
+                                                       const std::string& first_labels) const;
+
   /// The log-probabilities [N] float64 of the batch's targets, at the objective's temperature; with
   /// `adapters` false those of the base.
   at::Tensor evaluate(const TensorDict& values, const TensorDict& batch, const std::string& objective,
@@ -101,14 +106,16 @@ class Engine : public torch::CustomClassHolder {
                                           const std::optional<at::Tensor>& position_ids);
 
   /// One layer alone: streambp/backprop/pieces.h. x, dy, and what is returned: [N, D]. With `routes` also
-  /// the router's logits [N, X], else [0]; `d_router_logits`: their gradient.
-  std::tuple<at::Tensor, at::Tensor> layer_forward(const c10::intrusive_ptr<StreamHandle>& stream,
-                                                   int64_t layer, const at::Tensor& x,
-                                                   const TensorDict& values, int64_t chunk, bool routes);
+  /// the router's logits [N, X], else [0]; `d_router_logits`: their gradient. `keep`: activations, as the
+  /// setting of that name says; what is kept is returned, and handed to layer_backward.
+  std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>> layer_forward(
+      const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer, const at::Tensor& x,
+      const TensorDict& values, int64_t chunk, bool routes, const std::string& keep);
   at::Tensor layer_backward(const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer,
                             const at::Tensor& x, const at::Tensor& dy, const TensorDict& values,
                             const TensorDict& gradients, int64_t chunk,
-                            const std::optional<at::Tensor>& d_router_logits);
+                            const std::optional<at::Tensor>& d_router_logits,
+                            const std::vector<at::Tensor>& kept);
 
   /// Final norm, head and loss of the last layer's output `hidden` [N, D]. Returns the loss and, with
   /// `goes_back`, the gradient of hidden.

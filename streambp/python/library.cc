@@ -67,6 +67,7 @@ TORCH_LIBRARY(streambp, m) {
       .def("set_rope", &Engine::set_rope)
       .def("head_parameters", &Engine::head_parameters)
       .def("backward", &Engine::backward)
+      .def("sizes", &Engine::sizes)
       .def("needs_reference", &Engine::needs_reference)
       .def("evaluate", &Engine::evaluate)
       .def("stream", &Engine::stream)
@@ -77,6 +78,7 @@ TORCH_LIBRARY(streambp, m) {
       .def("head_log_probabilities_backward", &Engine::head_log_probabilities_backward);
   m.def("attention", attention);
   m.def("attention_backward", attention_backward);
+  m.def("available_memory", [] { return available_memory(); });
   m.def("built_with", built_with);
   m.def("meter_install", meter_install);
   m.def("meter_reset", meter_reset);

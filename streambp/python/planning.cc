@@ -11,6 +11,7 @@
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
 #include "streambp/plan/choice.h"
+#include "streambp/plan/cost_model.h"
 #include "streambp/plan/models.h"
 #include "streambp/plan/suggest.h"
 #include "streambp/python/pass_request.h"
@@ -216,6 +217,32 @@ json choose(const json& request) {
   return object;
 }
 
+json keep(const json& request) {
+  const Question question = read_question(request);
+  const plan::TrainingStep& step = question.workload.step;
+  plan::Predictor predictor(plan::complete_setup(question.workload), question.workload.device);
+  const plan::CostModel costs(predictor.models(), step, question.workload.device);
+  SearchContext context{.layers = predictor.models().policy->config().num_hidden_layers};
+  std::vector<std::pair<double, json>> all;
+  for (const char* attention : {"false", "true"}) {
+    context.settings = question.settings;
+    set_setting(setting_kind("keep_attention"), context.settings, attention);
+    for (const std::string& text : setting_kind("keep").candidates(context)) {
+      Settings settings = context.settings;
+      set_setting(setting_kind("keep"), settings, text);
+      const plan::Prediction found = predictor.predict(step, settings);
+      const double cost = costs.relative(settings);
+      all.emplace_back(cost, json{{"keep", kept_layers_text(settings.keep)},
+                                  {"beyond_resident_bytes", found.peak_bytes - found.resident_bytes},
+                                  {"cost", cost}});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  json result = json::array();
+  for (auto& [cost, one] : all) result.push_back(std::move(one));
+  return result;
+}
+
 }  // namespace
 
 std::string answer_question(const std::string& question, const std::string& text) {
@@ -230,8 +257,10 @@ std::string answer_question(const std::string& question, const std::string& text
       result["answer"] = suggest(request);
     } else if (question == "choose") {
       result["answer"] = choose(request);
+    } else if (question == "keep") {
+      result["answer"] = keep(request);
     } else {
-      throw InputError("'{}': expected predict, longest, suggest or choose", question);
+      throw InputError("'{}': expected predict, longest, suggest, choose or keep", question);
     }
   } catch (const InputError& error) {
     result = {{"refused", error.what()}};

@@ -35,6 +35,9 @@ namespace streambp::python {
 /// choose: the cheapest configuration of the step that fits budget_bytes and host_budget_bytes; `settings`
 /// are not searched. The answer: an object with description (of plan::Choice) and considered, their number;
 /// where one fits also settings, cost, and prediction, an object as predict's.
+///
+/// keep: what each value of `keep` takes that a search tries, under the other settings as they are given. The
+/// answer: an array of objects with keep (its text), beyond_resident_bytes and cost, by rising cost.
 std::string answer_question(const std::string& question, const std::string& request);
 
 }  // namespace streambp::python

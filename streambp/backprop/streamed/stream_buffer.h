@@ -53,6 +53,9 @@ class StreamBuffer {
   /// Rows [begin, end) on the device: the buffer's own, or a copy of the host's.
   at::Tensor rows(int64_t begin, int64_t end) const;
 
+  /// All rows, of a buffer on the device.
+  const at::Tensor& all() const { return pieces_.front(); }
+
   /// `rows` of a buffer in the host's memory are held until they have left: see HostCopies::leave.
   void store(int64_t begin, const at::Tensor& rows) const;
 

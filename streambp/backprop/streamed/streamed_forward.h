@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -62,6 +63,8 @@ class StreamedForward {
   /// One layer by itself, whose input [N, D] somebody else keeps: lends it that input; returns its output.
   void lend_input(int64_t layer, at::Tensor input) { inputs_[layer] = StreamBuffer(std::move(input)); }
   at::Tensor run_alone(int64_t layer);
+  /// And what else was kept of it when it ran alone.
+  void lend_kept(int64_t layer, KeptActivations kept) { kept_[layer] = std::move(kept); }
 
   const Chunks& chunks() const { return chunks_; }
 

@@ -7,6 +7,8 @@ import torch
 
 from ._adapters import is_fresh
 from ._batch import batch_tensors
+from ._idle import SAID_BY_THE_CALLER, check_idle_memory, fitting, shape_of, size_of_step, sizes_of, take, take_together
+from ._keywords import sort_keywords
 from ._library import InputError, checked
 from ._model import Weights, engine_of, gradients_lock
 from ._ranks import group_name, refused_together
@@ -23,7 +25,9 @@ class StepInfo:
 
     log_probabilities: [B, T] float64 on the CPU, of the target at the column whose logits predict it, 0 elsewhere; None where the objective
     has none, or the batch was cut into micro-batches; values: the same of a score; chunk, head_chunk: tokens of a chunk as run (0: none);
-    tokens: without padding; method; notes: what the batch's author should know of how it was read, a line each.
+    tokens: without padding; method; notes: what the batch's author should know of how it was read, a line each; kept: activations that were
+    kept, as the setting `keep` says them; predicted_bytes: the peak beyond weights and gradients that was predicted when idle memory was
+    spent on them, None where none was.
     """
 
     log_probabilities: torch.Tensor | None
@@ -33,10 +37,12 @@ class StepInfo:
     tokens: int
     method: str
     notes: tuple = ()
+    kept: str = "none"
+    predicted_bytes: int | None = None
 
 
 def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
-             first_labels="refuse", process_group=None, **settings):
+             first_labels="refuse", process_group=None, idle_memory=True, **settings):
     """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.
 
     As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
@@ -69,6 +75,8 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         the CPU (Gloo). Every rank raises the InputError of one, and for a num_items_in_batch that is not the
         same on all. Where .grad is there already, the pass's gradients are a second set.
         micro_batches=N cuts each rank's batch into N, which takes a row (or pair) for each; gradients are summed over ranks in the last.
+    idle_memory: whether activations are kept that would be computed again otherwise, as many as what is idle allows (README.md), or bytes of it
+        ("2GB"): no bit of the gradients changes. False, or keep, every, offload, order or another method: what the settings say alone.
     settings: method ("streambp" by default; "standard", "checkpoint", "logits-only", "tiled", "chunk-major"), keep, every, offload, order,
         head, head_chunk and micro_batches: as the flags of streambp-bench, and with their values.
 
@@ -78,7 +86,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     Where memory runs out torch's OutOfMemoryError or RuntimeError passes through, and .grad that was there before may be incomplete.
     """
     group = group_name(process_group)
-    with refused_together(group):
+    with refused_together(group, lambda: take_together(process_group, None, None, [])):
         weights = Weights(model)
         check_state(weights.base)
         check_loss(weights.base, objective)
@@ -86,13 +94,14 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         engine = engine_of(weights)
         tensors = batch_tensors(batch, weights.base)
         options = _in_one_window(tensors, dict(options or {}), settings, group) if objective == "grpo" else options
-        given, settings = _sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
+        given, settings = sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
         settings["first_labels"] = first_labels
         hand_over_rope(engine, weights.base, greatest_position(tensors))
         parameters = weights.parameters()
         values = weights.views_of(parameters, parameters.values())
         of_reference = _reference(engine, values, weights, tensors, objective, given, reference, first_labels)
         of_teacher = _engine_and_views(teacher, "teacher") if teacher is not None else (None, {})
+        kept = _spend(idle_memory, weights, engine, tensors, objective, given, settings, of_reference, teacher, process_group)
     with gradients_lock(weights):
         made = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad and parameter.grad is None}
         try:
@@ -110,11 +119,30 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
             if gradient is not sums[name]:
                 sums[name].add_(gradient)
     loss = torch.tensor(loss, dtype=torch.float64 if weights.dtype == "float64" else torch.float32, device=weights.device)
-    if not return_info:
-        return loss
-    run = json.loads(line)
-    return loss, StepInfo(of_tokens.get("log_probabilities"), of_tokens.get("values"), run["chunk"], run["head_chunk"], run["tokens"],
-                          run["method"], (*weights.notes, *run["notes"]))
+    return (loss, _info(json.loads(line), of_tokens, weights, settings, kept)) if return_info else loss
+
+
+def _info(run, of_tokens, weights, settings, kept):
+    all_attention = settings.get("keep_attention") == "true"
+    return StepInfo(of_tokens.get("log_probabilities"), of_tokens.get("values"), run["chunk"], run["head_chunk"], run["tokens"], run["method"],
+                    (*weights.notes, *run["notes"]), settings.get("keep", "attention" if all_attention else "none"), kept.bytes)
+
+
+def _spend(idle_memory, weights, engine, tensors, objective, given, settings, of_reference, teacher, process_group):
+    """What is kept of the layers, Kept, put into `settings` where these leave it open; with a process_group the same on every rank, all of which come here."""
+    budget, shape, rows = check_idle_memory(idle_memory), None, []
+    if budget != 0 and settings.get("method", "streambp") == "streambp" and not any(name in settings for name in SAID_BY_THE_CALLER):
+        others = {"reference": weights.outer} if of_reference is not None and weights.adapter is None else {}
+        others |= {"teacher": teacher} if teacher is not None else {}
+        size = size_of_step(objective, sizes_of(engine, tensors, objective, settings["first_labels"]), int(settings.get("micro_batches", 1)))
+        shape = shape_of(weights.outer, weights, objective, size, {"options": {name: given[name] for name in given if name != "num_items_in_batch"}, **settings, **others})
+        # Beside a .grad that is there, ranks sum a second set.
+        own = sum(p.nbytes for p in weights.parameters().values() if p.requires_grad and p.grad is not None) if process_group is not None else 0
+        rows = fitting(shape, weights, budget, own)
+    kept = take(shape, weights, rows) if process_group is None else take_together(process_group, shape, weights, rows)
+    if kept.keep != "none":
+        settings["keep"] = kept.keep
+    return kept
 
 
 def _in_one_window(tensors, options, keywords, group):
@@ -219,47 +247,3 @@ def check_reference_name(reference, weights):
         raise InputError('reference: "base" is a model with its adapters off, and this one has none; pass a model')
     if reference not in known:
         raise InputError(f"reference: '{reference}', expected a model" + "".join(f' or "{name}"' for name in known or (BASE,)))
-
-
-def _sort_keywords(engine, objective, options, keywords):
-    """({option: text}, {setting: text}) of what was given. Raises InputError for names that are neither, with those that are known."""
-    objectives = {kind["name"]: kind for kind in json.loads(engine.objectives())}
-    if objective not in objectives:
-        raise InputError(f"objective '{objective}': expected one of {', '.join(objectives)}")
-    known_options = [option["name"] for option in objectives[objective]["options"]]
-    known_settings = [setting["name"] for setting in json.loads(engine.settings())]
-    given, settings = {}, {}
-    for name, value in (options or {}).items():
-        if name not in known_options:
-            raise InputError(f"{objective}: no option '{name}', expected some of {', '.join(known_options)}")
-        given[name] = value
-    if keywords.get("method") == "auto":
-        raise InputError("method 'auto': settings are chosen once, before the loop: backward(model, batch, **streambp_bench.choose(model, "
-                         "longest_batch, budget).settings)")
-    for name, value in keywords.items():
-        if name in known_settings:
-            settings[name] = value
-        elif name not in known_options:
-            raise InputError(f"'{name}': neither an option of {objective} ({', '.join(known_options)}) nor a setting "
-                             f"({', '.join(known_settings)})")
-        elif name in given:
-            raise InputError(f"'{name}': given twice, as a keyword and in options")
-        else:
-            given[name] = value
-    return ({name: _text(name, value, "+") for name, value in given.items() if value is not None},
-            {name: _text(name, value, ",") for name, value in settings.items() if value is not None})
-
-
-def _text(name, value, separator):
-    """A number, word, switch or list of these as the command line spells it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return separator.join(_text(name, entry, separator) for entry in value)
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(float(value))  # of NumPy's too
-    if not isinstance(value, str):
-        raise InputError(f"{name}: a {type(value).__name__}, expected a number, a word, True or False, or a list")
-    return value

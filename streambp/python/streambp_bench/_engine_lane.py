@@ -14,6 +14,7 @@ from . import _forwards
 from ._adapters import find_adapter, is_adapter_name, lora_layers
 from ._attention import check_attention
 from ._decoder import decoder, is_whole, last_norm, text_modules
+from ._idle import Kept, fitting, rounded_up, shape_of, take
 from ._library import InputError, checked, library
 from ._log import say
 from ._model import DTYPES, Weights, engine_of
@@ -85,10 +86,12 @@ class Configuration:
 
 class Patched(Lane):
     """What patch() has set on a model for the engine. backbone: the model's decoder; first_labels: "refuse" or "ignore"; understudy: the ModuleLane
-    that has what the engine refuses, or None."""
+    that has what the engine refuses, or None; idle_memory: bytes that layers may keep activations in, None: a share of what is idle; kept: what they
+    kept last."""
 
-    def __init__(self, model, chunk, head_chunk, first_labels):
+    def __init__(self, model, chunk, head_chunk, first_labels, idle_memory=None):
         super().__init__(model, chunk, head_chunk)
+        self.idle_memory, self.kept = idle_memory, Kept()
         check_class(self.base)
         check_layers(self.base)
         self.first_labels, self.understudy, self._reasons = first_labels, None, set()
@@ -154,6 +157,22 @@ class Patched(Lane):
     def check_call(self, hidden):
         """Raises InputError where hidden states are not of the model's dtype, or autocast would change it."""
         check_autocast(DTYPES.get(hidden.dtype, str(hidden.dtype)), hidden.device)
+
+    def spend(self, hidden):
+        """What layers keep of this call's tokens, hidden [N, D], as the setting `keep` says it.
+
+        Next to what is predicted of backward() a patched model holds hidden states on both sides of the head, and gradients of the head and of a
+        layer that wait to be added. Every rank chooses by itself: what is kept changes no bit, and a model's forward is no place to wait for others.
+        """
+        weights = self.configuration().weights
+        if self.idle_memory == 0 or (self._adapted and weights.adapter is None):
+            return "none"
+        settings = {"chunk": str(self.chunk_in_words()), "head_chunk": str(self.head_chunk or "auto"), "dtype": DTYPES[hidden.dtype]}
+        shape = shape_of(self.outer, weights, "sft", (1, rounded_up(hidden.shape[0])), settings)
+        widest = max(sum(tensor.numel() for tensor in weights.parameters(names).values()) for names in (self.configuration().layers[0].names, weights.head_names()))
+        more = hidden.element_size() * (6 * hidden.numel() + 3 * widest)
+        self.kept = take(shape, weights, fitting(shape, weights, self.idle_memory, more))
+        return self.kept.keep
 
     def describe(self):
         """What was taken, in one line."""

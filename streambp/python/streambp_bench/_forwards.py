@@ -178,7 +178,10 @@ def _start(state, given):
     mask = mask_as_run(state.base, mask, positions, input_ids.shape[0])
     routes = _asked(state.backbone.config, given, "output_router_logits")
     stream = Stream(state.configuration(), state.chunk, input_ids, mask, positions, routes)
-    return stream, stream.pack(embeddings)
+    hidden = stream.pack(embeddings)
+    if torch.is_grad_enabled() and state.base.training:
+        stream.keep = state.spend(hidden)
+    return stream, hidden
 
 
 def layer_forward(call, hidden, *args, stream=None, **kwargs):

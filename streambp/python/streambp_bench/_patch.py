@@ -10,6 +10,7 @@ Two lanes compute them: the engine (_engine_lane.py), for the families and state
 import torch
 
 from ._engine_lane import Patched
+from ._idle import check_idle_memory
 from ._library import InputError
 from ._log import say
 from ._module_lane import ModuleLane
@@ -20,7 +21,7 @@ FIRST_LABELS = ("refuse", "ignore")
 LANES = ("auto", "engine", "module")
 
 
-def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse", *, lane="auto", prove=True):
+def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse", *, lane="auto", prove=True, idle_memory=True):
     """Makes `model` compute its layers, and its loss where labels are given in training mode, in chunks; returns it.
 
     model: a causal decoder of transformers, PEFT's wrapper of one, or a trainer with one, whose reference model is then patched as well.
@@ -31,6 +32,8 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse", *, lane
     the engine where it is exact for this model and this call, the model's own code elsewhere. One line says what was taken.
     prove: whether layers and head by the model's own code are proved on random tokens first, so that a layer whose rows meet outside its cache runs
     whole.
+    idle_memory: whether the engine's lane keeps activations that the backward pass would compute again otherwise, as many as what is idle allows: on
+    a GPU what is free, on a CPU a quarter of it; or bytes of it ("2GB"). It changes no bit of the gradients. False: layers keep their inputs alone.
 
     In training mode with labels the output's logits are computed when they are looked at. Without labels, in evaluation mode, and with a cache the
     model answers as it always does. Patching again changes the settings. Raises InputError for models without decoder layers, and with
@@ -42,16 +45,17 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse", *, lane
         raise InputError(f"first_labels is {first_labels!r}, expected one of {', '.join(FIRST_LABELS)}")
     if lane == "module" and first_labels != "refuse":
         raise InputError("first_labels belongs to the engine's lane: with lane=\"module\" labels mean what they do to the model")
-    settings = {"chunk": chunk, "head_chunk": head_chunk, "first_labels": first_labels, "lane": lane, "prove": prove}
+    settings = {"chunk": chunk, "head_chunk": head_chunk, "first_labels": first_labels, "lane": lane, "prove": prove, "idle_memory": idle_memory}
     if is_trainer(model):
         return patch_trainer(model, settings)
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"model is {model!r}, a {type(model).__name__}: expected a model in memory, as AutoModelForCausalLM.from_pretrained(...) gives it, "
                          "or a trainer")
     chunk, head_chunk = tokens_of("chunk", chunk), tokens_of("head_chunk", head_chunk)
+    budget = check_idle_memory(idle_memory)
     if patched_state(model) is not None:
         patched_state(model).remove()
-    state = _lane_of(model, lane, (chunk, head_chunk, first_labels), prove)
+    state = _lane_of(model, lane, (chunk, head_chunk, first_labels, budget), prove)
     state.install()
     say(state.describe())
     return model
@@ -59,7 +63,7 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse", *, lane
 
 def _lane_of(model, lane, settings, prove):
     """The lane that is taken, ready to be installed."""
-    chunk, head_chunk, _ = settings
+    chunk, head_chunk, *_ = settings
     refused = False
     if lane != "module":
         try:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from ._backward import _sort_keywords
 from ._batch import batch_tensors
+from ._keywords import sort_keywords
 from ._library import InputError, first_line, library, library_path
 from ._log import say
 from ._measure import format_bytes
@@ -132,8 +132,8 @@ def predict(model, batch=None, *, tokens=None, sequences=1, objective="sft", opt
     state = patched_state(model) if isinstance(model, torch.nn.Module) else None
     if state is not None and not hasattr(state, "configuration"):
         say("predict() is of backward(), by the engine; this model is patched to run by its own code: measure a step of it with summary(model, batch)")
-    request = _request(model, objective, optimizer, settings) | _of_batch("predict", batch, tokens, sequences)
-    return _prediction(_ask("predict", request))
+    request = request_of(model, objective, optimizer, settings) | _of_batch("predict", batch, tokens, sequences)
+    return _prediction(ask("predict", request))
 
 
 def choose(model, batch=None, budget="80GB", *, host_budget=None, tokens=None, sequences=1, objective="sft", optimizer=None, **settings):
@@ -146,10 +146,10 @@ def choose(model, batch=None, budget="80GB", *, host_budget=None, tokens=None, s
     InputError as it does, but not where nothing fits.
     """
     library()
-    request = _request(model, objective, optimizer, settings) | _of_batch("choose", batch, tokens, sequences)
-    found = _ask("choose", request | _budgets(budget, host_budget, margin=0))
+    request = request_of(model, objective, optimizer, settings) | _of_batch("choose", batch, tokens, sequences)
+    found = ask("choose", request | _budgets(budget, host_budget, margin=0))
     prediction = _prediction(found["prediction"]) if "prediction" in found else None
-    return Choice(found.get("settings"), prediction, found.get("cost"), found["considered"], found["description"])
+    return Choice(_as_predicted(found.get("settings")), prediction, found.get("cost"), found["considered"], found["description"])
 
 
 def longest(model, budget="80GB", *, margin=None, host_budget=None, sequences=1, objective="sft", optimizer=None, resolution=1000, **settings):
@@ -159,10 +159,10 @@ def longest(model, budget="80GB", *, margin=None, host_budget=None, sequences=1,
     host_budget: of host memory, for offload; default no limit. The rest as in predict(). Raises InputError as predict() does.
     """
     library()
-    request = _request(model, objective, optimizer, settings)
+    request = request_of(model, objective, optimizer, settings)
     request |= _budgets(budget, host_budget, margin) | {"sequences": _whole("sequences", sequences),
                                                         "resolution": _whole("resolution", resolution)}
-    return _longest(_ask("longest", request))
+    return _longest(ask("longest", request))
 
 
 def suggest(model, budget="80GB", *, tokens=None, margin=None, host_budget=None, sequences=1, objective="sft", optimizer=None, **settings):
@@ -172,13 +172,13 @@ def suggest(model, budget="80GB", *, tokens=None, margin=None, host_budget=None,
     bytes of host memory; offloading is tried where it is given. settings: not searched. The rest as in longest().
     """
     library()
-    request = _request(model, objective, optimizer, settings)
+    request = request_of(model, objective, optimizer, settings)
     request |= _budgets(budget, host_budget, margin) | {"sequences": _whole("sequences", sequences),
                                                         "wanted": 0 if tokens is None else _whole("tokens", tokens)}
-    return [_longest(found) for found in _ask("suggest", request)]
+    return [_longest(found) for found in ask("suggest", request)]
 
 
-def _ask(question, request):
+def ask(question, request):
     """What the program streambp_plan, next to the engine's library, answers. It runs on one thread and computes nothing."""
     program = library_path().with_name(PROGRAM)
     if not program.is_file():
@@ -213,12 +213,12 @@ _OF_THE_REQUEST = {"dtype": None, "head_dtype": "same", "device": None, "gradien
                    "release_reference": False, "options": None}
 
 
-def _request(model, objective, optimizer, keywords):
+def request_of(model, objective, optimizer, keywords):
     """{...} as streambp/python/planning.h takes it."""
     keywords = {name: value for name, value in keywords.items() if value is not None}
     given = {name: keywords.pop(name, default) for name, default in _OF_THE_REQUEST.items()}
     described = _describe(model, given)
-    options, settings = _sort_keywords(torch.ops.streambp, objective, given["options"], keywords)
+    options, settings = sort_keywords(torch.ops.streambp, objective, given["options"], keywords)
     request = {"model": described["model"], "dtype": described["dtype"], "head_dtype": described["head_dtype"], "device": described["device"],
                "gradient_dtype": given["gradient_dtype"], "objective": objective, "options": options, "settings": settings,
                "optimizer": _optimizer(optimizer), "optimizer_bits": _choice("optimizer_bits", given["optimizer_bits"], (32, 16, 8)),
@@ -326,6 +326,11 @@ def parse_bytes(name, size):
     return round(float(match[1]) * UNITS[match[2]])
 
 
+def _as_predicted(settings):
+    """Settings with which backward() spends no idle memory in addition."""
+    return {"keep": "none", **settings} if settings is not None and settings["method"] == "streambp" else settings
+
+
 def _prediction(found, **more):
     found = found | more
     return Prediction(**{field.name: found[field.name] for field in fields(Prediction)})
@@ -335,5 +340,7 @@ def _longest(found):
     names = {"model": found["model"], "configuration": found["configuration"]}
     at = {key: _prediction(found[key], **names) if found[key] is not None else None for key in ("at_longest", "at_shortest")}
     more = {key: found[key] for key in ("cost", "best", "settings") if key in found}
+    if "settings" in more:
+        more["settings"] = _as_predicted(more["settings"])
     return Longest(seq_len=found["seq_len"], resolution=found["resolution"], evaluations=found["evaluations"],
                    configuration=found["configuration"], **at, **more)

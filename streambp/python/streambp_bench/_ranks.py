@@ -21,12 +21,17 @@ def group_name(process_group):
 
 
 @contextmanager
-def refused_together(name):
-    """Every rank of the group `name` that is about to begin a pass raises an InputError inside, with the rank's number; "": this one alone."""
+def refused_together(name, first=None):
+    """Every rank of the group `name` that is about to begin a pass raises an InputError inside, with the rank's number; "": this one alone.
+
+    first: what the other ranks wait for before they begin the pass.
+    """
     try:
         yield
     except InputError as error:
         if name:
+            if first is not None:
+                first()
             library()
             checked(torch.ops.streambp.refuse_on_ranks, name, str(error))
         raise

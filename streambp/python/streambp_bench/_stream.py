@@ -13,11 +13,11 @@ class Stream:
     """One forward pass's tokens: padded inputs as they came, and the engine's stream of them by engine.
 
     A forward pass may meet several engines: FSDP2 gathers parameters in a dtype of its own.
-    routes: whether layers give their routers' logits; router_logits: those of the layers that have one, packed [N, X].
+    keep: activations that layers keep for their backward pass, as the setting `keep` says them; routes: whether layers give their routers' logits; router_logits: those of the layers that have one, packed [N, X].
     """
 
-    def __init__(self, configuration, chunk, input_ids, attention_mask, position_ids, routes=False):
-        self.configuration, self.chunk, self.routes = configuration, chunk, routes
+    def __init__(self, configuration, chunk, input_ids, attention_mask, position_ids, routes=False, keep="none"):
+        self.configuration, self.chunk, self.routes, self.keep = configuration, chunk, routes, keep
         self.inputs = input_ids, attention_mask, position_ids
         self.router_logits = []
         self._streams = {}

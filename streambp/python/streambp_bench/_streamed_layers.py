@@ -1,4 +1,4 @@
-"""A decoder layer as one node of torch's autograd: what it keeps is its input, and the parameters, which live anyway."""
+"""A decoder layer as one node of torch's autograd: what it keeps is its input, the parameters, which live anyway, and what idle memory allows."""
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -29,17 +29,20 @@ class StreamedLayer(torch.autograd.Function):
         hidden = hidden.contiguous()
         check_dtypes(slots, hidden, parameters)
         ctx.stream, ctx.index, ctx.slots = stream, index, slots
-        ctx.save_for_backward(hidden, *parameters)
         engine, packed = stream.on(hidden)
+        keep = stream.keep if any(ctx.needs_input_grad) else "none"
         with outside_autocast(hidden):
-            output, logits = checked(engine.layer_forward, packed, index, hidden.detach(), slots.views_of(parameters), stream.chunk,
-                                     stream.routes)
+            output, logits, kept = checked(engine.layer_forward, packed, index, hidden.detach(), slots.views_of(parameters), stream.chunk,
+                                           stream.routes, keep)
+        ctx.parameters = len(parameters)
+        ctx.save_for_backward(hidden, *parameters, *kept)
         return (output, logits) if stream.routes else output
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, of_logits=None):
-        hidden, *parameters = ctx.saved_tensors
+        hidden, *saved = ctx.saved_tensors
+        parameters, kept = saved[: ctx.parameters], saved[ctx.parameters:]
         if gradient is None:  # the loss depends on the router alone
             gradient = torch.zeros_like(hidden)
         if of_logits is not None:
@@ -49,7 +52,7 @@ class StreamedLayer(torch.autograd.Function):
         slots = ctx.slots
         with outside_autocast(hidden):
             of_hidden = checked(engine.layer_backward, packed, ctx.index, hidden.detach(), gradient.contiguous(), slots.views_of(parameters),
-                                slots.views_of(gradients), ctx.stream.chunk, of_logits)
+                                slots.views_of(gradients), ctx.stream.chunk, of_logits, kept)
         return None, None, None, of_hidden if ctx.needs_input_grad[3] else None, *gradients
 
 

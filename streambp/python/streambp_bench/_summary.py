@@ -13,10 +13,11 @@ from ._replaced import patched_state
 
 @dataclass
 class Summary:
-    """rows: (what, how many, how, remark) of layers and head; chunk, head_chunk: tokens or "auto"; attention: its name; of a step that was measured
+    """rows: (what, how many, how, remark) of layers and head; kept: activations that the engine's layers kept of the last step; chunk, head_chunk: tokens or "auto"; attention: its name; of a step that was measured
     peak_bytes beyond its start and seconds, else None."""
 
     rows: list = field(default_factory=list)
+    kept: str = "none"
     chunk: object = "auto"
     head_chunk: object = "auto"
     attention: str = ""
@@ -27,6 +28,8 @@ class Summary:
         table = [("what", "how many", "how", "remark"), *((what, str(count), how, remark) for what, count, how, remark in self.rows)]
         widths = [max(len(row[i]) for row in table) for i in range(3)]
         lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip() for row in table]
+        if self.kept != "none":
+            lines.append(f"kept of the last step: {self.kept.replace(',', ', ')}")
         lines.append(f"chunk {self.chunk}, head_chunk {self.head_chunk}, attention {self.attention}")
         if self.peak_bytes is not None:
             lines.append(f"a step: {format_bytes(self.peak_bytes)} beyond its start, {self.seconds:.3g} s")
@@ -55,6 +58,8 @@ def summary(model, batch=None):
         found.rows += own.rows(when)
     if batch is not None:
         found.peak_bytes, found.seconds = _step(model, batch)
+    if isinstance(state, Patched):
+        found.kept = state.kept.keep
     return found
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ._backward import BASE, _in_one_window, _sort_keywords, check_reference_name, default_reference
+from ._backward import BASE, _in_one_window, check_reference_name, default_reference
 from ._batch import batch_tensors
+from ._keywords import sort_keywords
 from ._library import InputError, checked, first_line, library, library_path
 from ._model import Weights, engine_of
 from ._refusals import check_dropout
@@ -165,7 +166,7 @@ class Asked:
         self.batch = tensors = batch_tensors(batch, weights.base)
         _load_judge()
         options = _in_one_window(tensors, dict(options or {}), more_options, None) if objective == "grpo" else options
-        objective_options, settings = _sort_keywords(torch.ops.streambp, objective, options, more_options)
+        objective_options, settings = sort_keywords(torch.ops.streambp, objective, options, more_options)
         if settings:
             raise InputError(f"'{next(iter(settings))}': a setting of a pass; it takes none but those it lists")
         parameters = weights.parameters()

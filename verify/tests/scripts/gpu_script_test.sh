@@ -83,6 +83,38 @@ for text in '| speed | done, 61 s |' '| curves | failed: exit code 1 after 5 s |
   grep -qF -- "$text" "$folder/made/README.md" || fail "the table does not say '$text'"
 done
 
+# Fifteen minutes: the list in its order, records as they come, what there is no time for named at the end.
+with_models=$project/.venv-hf/bin/python
+[ -x "$with_models" ] || with_models=
+visit() {
+  STREAMBP_PYTHON=${with_models:-$STREAMBP_PYTHON} "$project/scripts/gpu.sh" visit "$folder/visit" --rehearse >"$folder/stdout" 2>&1
+}
+STREAMBP_RUN_SECONDS=70 visit || fail 'a visit that is cut short'
+cat "$folder/stdout"
+grep -q '^not run to the end: .*visit_hugging_face .*visit_131k.* visit_147k .*visit_tests' "$folder/stdout" || fail 'what was left out is not named'
+[ -e "$folder/visit/visit_gemm.done" ] || fail 'a short part that fits did not run'
+[ -e "$folder/visit/visit_versions.done" ] || fail 'the first record'
+visit || fail 'the rest of a visit'
+cat "$folder/stdout"
+grep -q '^not run to the end: nothing$' "$folder/stdout" || fail 'parts of a rehearsed visit that did not run'
+! grep -q '^visit_versions' "$folder/stdout" || fail 'a part that was done is run again'
+tail -n 5 "$folder"/visit/visit*.failed 2>/dev/null
+tar -tzf "$folder/visit/gpu.tar.gz" | grep -q '/visit-32k/results.jsonl$' || fail 'no archive of a visit'
+python3 - "$folder/visit" "$with_models" <<'PYTHON' || fail 'records of a visit'
+import json, pathlib, sys
+records = {file.parent.name: [json.loads(line) for line in file.read_text().splitlines()] for file in pathlib.Path(sys.argv[1]).rglob("results.jsonl")}
+for name in ("8k", "32k", "131k", "147k", "models", "deterministic", "objectives", "gemma"):
+    assert records[f"visit-{name}"] and all(record["status"] in ("ok", "oom") for record in records[f"visit-{name}"]), name
+if not sys.argv[2]:
+    sys.exit()
+assert records["visit-versions"] and len(records["visit-gemm"]) == 7 and len(records["visit-new-lengths"]) == 10
+assert [record["settings"] for record in records["visit-profile"]][:2] == [{}, {}] and records["visit-profile"][2]["kernels"]
+methods = {record["method"]: record["status"] for record in records["visit-hugging-face"]}
+assert all(status == "ok" for method, status in methods.items() if method != "hf-liger"), methods
+assert methods["hf-liger"] in ("ok", "not run"), methods  # without triton there is no Liger
+assert len({record["loss"] for record in records["visit-hugging-face"] if record["method"].startswith("python")}) <= 2, "idle memory changes no bit"
+PYTHON
+
 # What was not run is said to be so, next to what is predicted of it.
 grep -q '^| 500,000 tokens in one pass | at most 540 s | [0-9]* | not run | - |$' "$folder/run/README.md" || fail 'no predicted seconds'
 grep -q '^| long | qwen3-8b | sft | 500,000 | .* | not run |$' "$folder/run/README.md" || fail 'a predicted cell that is not run'

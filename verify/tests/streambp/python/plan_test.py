@@ -53,7 +53,7 @@ class Measured(Case):
         predicted = predict(model, batch, objective=objective, **settings)
         sb.backward(model, batch, objective, **settings)  # makes .grad, which is resident from then on
         with measure() as m:
-            _, info = sb.backward(model, batch, objective, return_info=True, **settings)
+            _, info = sb.backward(model, batch, objective, return_info=True, idle_memory=False, **settings)
         self.assertEqual(predicted.resident_bytes, bytes_of(model), what)
         error = abs(predicted.beyond_resident - m.beyond_start) / (bytes_of(model) + m.beyond_start)
         print(f"{what}: predicted {predicted.beyond_resident} beyond the resident, measured {m.beyond_start}, {100 * error:.3f} % of the peak")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import streambp_bench as sb
 import torch
+from streambp_bench import _idle
 from patch_distributed_test import free_port
 from patching import LIMIT, batch_of, difference, gradients, reference_step, relative, tiny
 
@@ -76,6 +77,12 @@ def work(rank, ranks, port, folder):
         items = (whole_batch()["labels"][:, 1:] != -100).sum()
         (parallel(**own, num_items_in_batch=items).loss * ranks).backward()
         results["patch"] = gradients(parallel.module)
+    _idle.LEAST_WORK, ask = 0, _idle.ask  # also of these few tokens it is asked what fits, and keeping the most is said to be the fastest
+    _idle.ask = lambda *question: sorted(({**row, "cost": -row["beyond_resident_bytes"]} for row in ask(*question)), key=lambda row: row["cost"])
+    for name, budget in (("all idle", "1GB"), ("one rank is full", 1000 if rank == 1 else "1GB"), ("one rank says no", rank != 1)):
+        of_model = model()
+        loss, info = sb.backward(of_model, own, chunk=5, process_group=group, idle_memory=budget, return_info=True)
+        results[name] = result(loss, of_model) | {"kept": info.kept}
     bad = {**own, "input_ids": own["input_ids"] + (1000 if rank == 1 else 0)}
     results["a token too large"] = refusal(lambda: sb.backward(model(), bad, process_group=group))
     bad = {**own, "pixel_values": torch.zeros(1)} if rank == 1 else own
@@ -111,6 +118,14 @@ class Ranks(unittest.TestCase):
             for what in ("streambp", "checkpoint", "after refusals"):
                 self.check(what, loss, expected, ranks)
             self.check("added twice", loss, {name: 2 * gradient for name, gradient in expected.items()}, ranks)
+
+    def test_idle_memory_is_spent_alike(self):
+        for ranks, all_results in self.results.items():
+            for rank, results in enumerate(all_results):
+                self.assertIn("attention,keys-values", results["all idle"]["kept"], f"rank {rank} of {ranks}")
+                self.assertEqual((results["one rank is full"]["kept"], results["one rank says no"]["kept"]), ("none", "none"), f"rank {rank} of {ranks}")
+                for name, gradient in results["one rank says no"]["gradients"].items():
+                    self.assertTrue(torch.equal(gradient, results["all idle"]["gradients"][name]), name)
 
     def test_pairs(self):
         of_model = model()
