@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds library, programs, tests and the Python package with each torch that the project is for, each in folders of its own
-# (.venv-2.11.0, build/release-2.11.0), and runs the quick tests: all but those of texts, scripts and other projects' builds, which
-# have nothing to do with torch. Writes FOLDER/matrix.md and results.jsonl: version, tests passed, failed and skipped, minutes of
-# both. One pass of each dtype and method is made with every torch; where its gradients' bits are not the first one's, the table says
+# (.venv-2.11.0, build/release-2.11.0), and runs the quick tests (scripts/test.sh --quick), the golden cases, and what the Python package
+# does with every golden model. Writes FOLDER/matrix.md and results.jsonl: version, tests passed, failed and skipped, minutes of both. One
+# pass of each dtype and method is made with every torch; where its gradients' bits are not the first one's, the table says
 # how far apart they are.
 #   scripts/matrix.sh [--out FOLDER] [VERSION...]   FOLDER: default out/matrix (results/matrix is the recorded one)
 set -euo pipefail
@@ -12,6 +12,7 @@ out=out/matrix
 versions=("$@")
 [ $# -gt 0 ] || versions=(2.11.0 2.13.0 2.15.0)
 mkdir -p "$out"
+proofs='^(goldens_[0-9]+|python_(package|gradients|whole_models|patch_exact|module_lane|patch_trainers))$'
 status=0
 
 # The folder that setup.sh builds VERSION in.
@@ -27,9 +28,10 @@ for version in "${versions[@]}"; do
   bash -c 'source scripts/setup.sh && build_project release' || { status=1 && continue; }
   built=$((SECONDS - start)) start=$SECONDS
   /usr/bin/python3 scripts/python_environment.py >/dev/null || echo "matrix.sh: no environment for the Python package: its tests are skipped" >&2
-  OMP_NUM_THREADS=1 ctest --test-dir "$build" -j "$(nproc)" --no-tests=error --output-junit "$PWD/$out/$version.xml" \
-    -E '^(house|scripts_|readme|additions|completion_|install_|gpu_script)' >"$out/$version.txt" || status=1
-  tail -n 20 "$out/$version.txt"
+  OMP_NUM_THREADS=1 ctest --test-dir "$build" -j "$(nproc)" --no-tests=error --output-junit "$PWD/$out/$version.xml" -L unit >"$out/$version.txt" || status=1
+  OMP_NUM_THREADS=1 ctest --test-dir "$build" -j "$(nproc)" --no-tests=error --output-junit "$PWD/$out/$version-proofs.xml" \
+    -R "$proofs" >"$out/$version-proofs.txt" || status=1
+  tail -qn 20 "$out/$version.txt" "$out/$version-proofs.txt"
   tested=$((SECONDS - start))
   for dtype in float64 float32 bfloat16; do
     for method in standard streambp; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The table of scripts/matrix.sh, from what it left in a folder.
 
-    matrix_table.py FOLDER --add VERSION --built SECONDS --tested SECONDS     a record of FOLDER/VERSION.xml (ctest's) to FOLDER/results.jsonl
+    matrix_table.py FOLDER --add VERSION --built SECONDS --tested SECONDS     a record of FOLDER/VERSION*.xml (ctest's) to FOLDER/results.jsonl
     matrix_table.py FOLDER                                                    FOLDER/matrix.md from the latest record of each version
 
 Of the gradients in FOLDER/VERSION-DTYPE-METHOD.safetensors the record has, in place of the numbers, whether they are those of the first
@@ -62,12 +62,16 @@ def passes_of(folder, version):
     return found
 
 
-def test_counts(path):
-    """Passed, failed and skipped of ctest's --output-junit."""
-    suite = ElementTree.parse(path).getroot()
-    total, failed, skipped = (int(suite.get(name, 0)) for name in ("tests", "failures", "skipped"))
-    skipped += int(suite.get("disabled", 0))
-    failures = [case.get("name") for case in suite.iter("testcase") if case.get("status") == "fail"]
+def test_counts(paths):
+    """Passed, failed and skipped of files of ctest's --output-junit."""
+    total = failed = skipped = 0
+    failures = []
+    for path in paths:
+        suite = ElementTree.parse(path).getroot()
+        total += int(suite.get("tests", 0))
+        failed += int(suite.get("failures", 0))
+        skipped += int(suite.get("skipped", 0)) + int(suite.get("disabled", 0))
+        failures += [case.get("name") for case in suite.iter("testcase") if case.get("status") == "fail"]
     return {"passed": total - failed - skipped, "failed": failed, "skipped": skipped, "failures": failures}
 
 
@@ -80,7 +84,7 @@ def read_records(folder):
 
 
 def add(folder, version, built, tested):
-    record = {"torch": version, **test_counts(folder / f"{version}.xml"), "build_seconds": built, "test_seconds": tested,
+    record = {"torch": version, **test_counts(sorted(folder.glob(f"{version}*.xml"))), "build_seconds": built, "test_seconds": tested,
               "environment": machine.environment(), "differences": {}}
     known = [one["torch"] for one in read_records(folder)]
     first = known[0] if known else version
