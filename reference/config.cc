@@ -201,7 +201,7 @@ LayerNorms layer_norms(const ModelConfig& config, int layer) {
             "post_feedforward_layernorm"};
   }
   if (config.norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
-  return {"input_layernorm", "", "post_attention_layernorm", ""};
+  return {"input_layernorm", "", config.modules.before_mlp, ""};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

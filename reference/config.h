@@ -77,7 +77,7 @@ struct DeltaRuleSettings {
 /// What a family calls some modules of a layer.
 struct ModuleNames {
   std::string recurrence = "linear_attn", mlp = "mlp", gate_up = "gate_up_proj", down = "down_proj";
-  std::string attention = "self_attn";
+  std::string attention = "self_attn", before_mlp = "post_attention_layernorm";
 };
 
 /// What Gemma 4 changes in some of its layers and gives to all of them. A full layer is one without a window.

@@ -216,7 +216,8 @@ reference::ModelConfig reference_config(const Config& config) {
   same.attention_output_gate = config.attention_output_gate;
   same.delta_rule = reference_delta_rule(config.delta_rule);
   const FamilyModules& modules = modules_of(config);
-  same.modules = {modules.recurrence, modules.mlp, modules.gate_up, modules.down, modules.attention};
+  same.modules = {modules.recurrence, modules.mlp,       modules.gate_up,
+                  modules.down,       modules.attention, modules.before_mlp};
   same.no_mixer = config.no_mixer;
   same.no_mlp = config.no_mlp;
   if (config.is_latent()) {  // which has neither of the two in the reference

@@ -155,6 +155,7 @@ CASES = {
     "qwen3-next-sft-packed": ("qwen3-next", packed(TWO_ROWS)),
     "qwen3-5-moe-sft-packed": ("qwen3-5-moe", packed(TWO_ROWS)),
     "granite-hybrid-sft-packed_long": ("granite-hybrid", packed(LONG_ROWS)),
+    "bamba-sft-packed_long": ("bamba", packed(LONG_ROWS)),
     "nemotron-h-sft-packed_long": ("nemotron-h", packed(LONG_ROWS)),
     "granite-hybrid-groups-sft-packed_jumps": ("granite-hybrid-groups", packed(JUMPS, across=(0,))),
     "deepseek-v3-sft-packed": ("deepseek-v3", packed(TWO_ROWS)),

@@ -149,7 +149,7 @@ def forward(model, inputs, **options):
 
 
 def last_norm(model):
-    return model.model.norm_f if hasattr(model.model, "norm_f") else model.model.norm
+    return next(getattr(model.model, name) for name in ("norm_f", "final_layernorm", "norm") if hasattr(model.model, name))
 
 
 def evaluate(model, inputs):

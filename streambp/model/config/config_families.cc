@@ -42,6 +42,10 @@ constexpr const char* kQwen35MoeText = R"({"vocab_size": 248320, "hidden_size": 
 // attention a bias.
 // clang-format off
 constexpr auto kFamilies = std::to_array<Family>({
+  {.name = "bamba", .positions = 262144, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 0,
+   .bias = kMlpByKey, .recurrent = true, .state_space = FamilyStateSpace{.attends = "attn_layer_indices"},
+   .modules = {.recurrence = "mamba", .mlp = "feed_forward", .before_mlp = "pre_ff_layernorm", .final_layernorm = true},
+   .rope = {.partial = 0.5, .partial_within = true}},
   {.name = "deepseek_v3", .alias = "kimi_k2", .positions = 4096, .latent = true,
    .windows = {.layers = WindowLayers::kAll},
    .experts = {.router = Router::kGrouped, .normalised = true, .experts = 256, .width = 2048, .groups = 8,

@@ -85,7 +85,8 @@ struct FamilyRope {
   double theta = 1e4;
   RopeTypes types = RopeTypes::kUsual;
   std::optional<double> partial = std::nullopt;  // partial_rotary_factor where absent; none: of whole heads
-  bool reads_rotary_dim = false;                 // which says the same in entries
+  bool partial_within = false;    // it is read in rope_parameters alone; outside only the class's may stand
+  bool reads_rotary_dim = false;  // which says the same in entries
   bool interleaved = false;
   bool of_windows = false;  // layers with a window have a rope of their own
   double theta_of_windows = 1e4;
@@ -132,6 +133,7 @@ struct FamilyWhole {
 struct FamilyStateSpace {
   const char *heads = "mamba_n_heads", *head_dim = "mamba_d_head", *state = "mamba_d_state";
   const char *groups = "mamba_n_groups", *kernel = "mamba_d_conv", *conv_bias = "mamba_conv_bias";
+  const char* attends = nullptr;  // the numbers of layers that attend, instead of layer_types
   int64_t state_absent = 256, groups_absent = 1;
   bool expands = true;  // to mamba_expand hidden_size, else to heads of a stated size
 };
@@ -143,8 +145,10 @@ struct FamilyModules {
   const char* mlp = "mlp";
   const char* gate_up = "gate_up_proj";
   const char* down = "down_proj";
+  const char* before_mlp = "post_attention_layernorm";  // where norms stand before both halves
   /// Files say backbone for model, and call the embedding embeddings and the last norm norm_f.
   bool backbone = false;
+  bool final_layernorm = false;  // they call the last norm so
 };
 
 struct Family {

@@ -222,7 +222,7 @@ NormNames Config::norm_names(int64_t layer) const {
     return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
             "post_feedforward_layernorm"};
   }
-  return {"input_layernorm", "", "post_attention_layernorm", ""};
+  return {"input_layernorm", "", modules_of(*this).before_mlp, ""};
 }
 
 std::vector<ParameterShape> parameter_shapes(const Config& config) {

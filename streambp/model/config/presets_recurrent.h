@@ -1,6 +1,6 @@
 // What presets of models with recurrent layers add to their sizes, as published files have it
-// (ibm-granite/granite-4.0-h-350m, nvidia/Nemotron-H-8B-Base-8K, nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and
-// Qwen's, config.json).
+// (ibm-granite/granite-4.0-h-350m, ibm-fms/Bamba-9B, nvidia/Nemotron-H-8B-Base-8K,
+// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and Qwen's, config.json).
 #pragma once
 
 namespace streambp {
@@ -35,6 +35,10 @@ inline constexpr const char* kGraniteHybridCpu = R"({"shared_intermediate_size":
 inline constexpr const char* kGraniteHybridTiny = R"({"shared_intermediate_size": 44, "num_local_experts": 0, "layer_types": ["mamba",
   "attention", "mamba"], "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6, "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75],
   "attention_multiplier": 0.4, "embedding_multiplier": 3.0, "residual_multiplier": 0.7, "logits_scaling": 2.5})";
+
+inline constexpr const char* kBamba9B = R"({"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_state": 128})";
+inline constexpr const char* kBambaTiny = R"({"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6,
+  "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75], "mlp_bias": true, "partial_rotary_factor": 0.5})";
 
 inline constexpr const char* kNemotronH8 = R"({"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
   "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5})";

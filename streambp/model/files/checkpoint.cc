@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -152,6 +153,17 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone
     {{"backbone.embeddings.", "model.embed_tokens."},
      {"backbone.norm_f.", "model.norm."},
      {"backbone.", "model."}}};
+
+// What Bamba's files call the last norm.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 1> kFinalNorm = {
+    {{"model.final_layernorm.", "model.norm."}}};
+
+std::span<const std::pair<std::string_view, std::string_view>> outside_layers(const Config& config) {
+  const FamilyModules& modules = modules_of(config);
+  if (modules.backbone) return kBackbone;
+  if (modules.final_layernorm) return kFinalNorm;
+  return {};
+}
 
 std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
   if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
@@ -317,9 +329,8 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
 
 std::string stored_name(const Config& config, const std::string& parameter) {
   std::string name = parameter;
-  if (modules_of(config).backbone) {
-    for (const auto& [stored, ours] : kBackbone) name = with_replaced(std::move(name), ours, stored);
-  }
+  for (const auto& [stored, ours] : outside_layers(config))
+    name = with_replaced(std::move(name), ours, stored);
   if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
   for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
   return name;
@@ -327,9 +338,8 @@ std::string stored_name(const Config& config, const std::string& parameter) {
 
 std::string parameter_name(const Config& config, const std::string& stored) {
   std::string name = stored;
-  if (modules_of(config).backbone) {
-    for (const auto& [theirs, ours] : kBackbone) name = with_replaced(std::move(name), theirs, ours);
-  }
+  for (const auto& [theirs, ours] : outside_layers(config))
+    name = with_replaced(std::move(name), theirs, ours);
   if (!config.mixture.block_sparse_moe_names) return name;
   for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
   return name;

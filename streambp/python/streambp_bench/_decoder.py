@@ -32,8 +32,8 @@ def decoder(base):
 
 
 def last_norm(backbone):
-    """The decoder's final norm, which Nemotron-H calls otherwise."""
-    return backbone.norm_f if hasattr(backbone, "norm_f") else backbone.norm
+    """The decoder's final norm, which Nemotron-H and Bamba call otherwise."""
+    return next(getattr(backbone, name) for name in ("norm_f", "final_layernorm", "norm") if hasattr(backbone, name))
 
 
 def text_config(base):

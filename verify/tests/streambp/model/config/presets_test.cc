@@ -81,6 +81,7 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
       {"qwen3-next-80b-a3b", 79'674'391'296},
       {"seed-oss-36b", 36'151'104'512},
       {"granite-4.0-h-350m", 340'332'224},
+      {"bamba-9b", 9'780'235'392},
       {"nemotron-h-8b", 8'100'852'736},
       {"nemotron-3-nano-30b-a3b", 31'577'937'344 + kCorrections},
       {"ernie-4.5-0.3b", 360'748'032},
