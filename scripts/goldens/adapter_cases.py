@@ -208,6 +208,7 @@ ADAPTERS = {
     "exaone4-lora-all_linear": Adapter("exaone4", "b2_left", {"target_modules": "all-linear"}, seed=249),
     "minimax-m2-lora-all_linear": Adapter("minimax-m2", "b2_left", {"target_modules": "all-linear"}, seed=250),
     "hunyuan-lora-all_linear": Adapter("hunyuan", "b2_right", {"target_modules": "all-linear"}, seed=251),
+    "bamba-lora-all_linear": Adapter("bamba", "b2_left", {"target_modules": "all-linear"}, seed=255),
     "granite-hybrid-lora-all_linear": Adapter("granite-hybrid", "b2_left", {"target_modules": "all-linear"}, seed=252),
     "granite-hybrid-lora-saved": Adapter(
         "granite-hybrid",

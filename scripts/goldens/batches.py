@@ -156,6 +156,7 @@ CASES = {
     "qwen3-next-sft-packed": ("qwen3-next", packed(TWO_ROWS)),
     "qwen3-5-moe-sft-packed": ("qwen3-5-moe", packed(TWO_ROWS)),
     "granite-hybrid-sft-packed_long": ("granite-hybrid", packed(LONG_ROWS)),
+    "bamba-sft-packed_long": ("bamba", packed(LONG_ROWS)),
     "nemotron-h-sft-packed_long": ("nemotron-h", packed(LONG_ROWS)),
     "granite-hybrid-groups-sft-packed_jumps": ("granite-hybrid-groups", packed(JUMPS, across=(0,))),
     "lfm2-sft-packed_jumps": ("lfm2", packed(JUMPS, across=(0,))),

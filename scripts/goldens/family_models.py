@@ -379,5 +379,5 @@ FAMILY_MODELS = {**DENSE, **MIXTURES}
 FAMILIES = (
     *("gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2-moe", "gpt-oss"),
     *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4", "seed-oss", "ernie4-5"),
-    *("helium", "exaone4", "minimax-m2", "hunyuan", "granite-hybrid", "nemotron-h", "cohere", "cohere2", "lfm2"),
+    *("helium", "exaone4", "minimax-m2", "hunyuan", "granite-hybrid", "bamba", "nemotron-h", "cohere", "cohere2", "lfm2"),
 )

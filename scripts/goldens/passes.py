@@ -149,7 +149,8 @@ def forward(model, inputs, **options):
 
 
 def last_norm(model):
-    return next(getattr(model.model, name) for name in ("norm", "norm_f", "embedding_norm") if hasattr(model.model, name))
+    names = ("norm", "norm_f", "embedding_norm", "final_layernorm")
+    return next(getattr(model.model, name) for name in names if hasattr(model.model, name))
 
 
 def evaluate(model, inputs):

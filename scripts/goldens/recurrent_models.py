@@ -51,6 +51,18 @@ STATE_SPACE = {
     "logits_scaling": 3.5,
 }
 
+BAMBA = {
+    **SMALL,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 10,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 7,
+    "mamba_chunk_size": 16,
+}
+
 ONE_PART = {
     "vocab_size": 41,
     "hidden_size": 20,
@@ -105,6 +117,38 @@ RECURRENT_MODELS = {
         },
         legacy={"full_attn_idxs": [1]},
         batches={**ALL, **SHORT},
+    ),
+    # Layer 1 attends, and turns a quarter of its heads' entries; two groups, and MLPs with biases.
+    "bamba": Model(
+        "bamba",
+        seed=510,
+        settings={
+            **BAMBA,
+            "num_hidden_layers": 3,
+            "attn_layer_indices": [1],
+            "time_step_limit": [0.3, 1.7],
+            "mlp_bias": True,
+            "rope_parameters": rope(1000.0, partial_rotary_factor=0.25),
+        },
+        legacy=None,
+        batches={**ALL, **LONG},
+    ),
+    # Attention last, biases there, and a convolution without one.
+    "bamba-bias": Model(
+        "bamba",
+        seed=511,
+        settings={
+            **BAMBA,
+            "num_hidden_layers": 2,
+            "attn_layer_indices": [1],
+            "attention_bias": True,
+            "mamba_n_groups": 1,
+            "mamba_d_conv": 2,
+            "mamba_conv_bias": False,
+            "tie_word_embeddings": True,
+        },
+        legacy={},
+        batches={**ONE, **SHORT},
     ),
     # Layers of every kind, experts in two groups; steps of time have a lower end.
     "nemotron-h": Model(

@@ -42,6 +42,10 @@ constexpr const char* kQwen35MoeText = R"({"vocab_size": 248320, "hidden_size": 
 // attention a bias.
 // clang-format off
 constexpr auto kFamilies = std::to_array<Family>({
+  {.name = "bamba", .positions = 262144, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 0,
+   .bias = kMlpByKey, .recurrent = true, .state_space = FamilyStateSpace{.attends = "attn_layer_indices"},
+   .modules = {.recurrence = "mamba", .mlp = "feed_forward", .before_mlp = "pre_ff_layernorm", .last_norm = "final_layernorm"},
+   .rope = {.partial = 0.5, .partial_within = true}},
   {.name = "cohere", .positions = 8192, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_eps", .tied = true,
    .key_value_heads_absent = true, .pad_token_id = 0, .norms = NormLayout::kOneForBoth, .norm_centers = true,
    .scales_logits = true, .rope = {.theta = 5e5, .interleaved = true}},
@@ -110,7 +114,7 @@ constexpr auto kFamilies = std::to_array<Family>({
    .bias = kNoBias, .qk_norm = QkNorm::kOfHeads, .recurrent = true, .convolutions = true,
    .modules = {.q_norm = "q_layernorm", .k_norm = "k_layernorm", .out = "out_proj", .before_attention = "operator_norm",
                .before_mlp = "ffn_norm", .recurrence = "conv", .mlp = "feed_forward", .gate = "w1", .up = "w3",
-               .down = "w2", .embedding_norm = true},
+               .down = "w2", .last_norm = "embedding_norm"},
    .rope = {.theta = 1e6}},
   {.name = "llama", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey},
   {.name = "minimax_m2", .positions = 196608, .head_dim = 128, .bias = kNoBias,

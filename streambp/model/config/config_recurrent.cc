@@ -1,6 +1,7 @@
 // Layers with a recurrence instead of attention, as config.json says them: a gated delta rule (transformers,
 // configuration_qwen3_5.py and configuration_qwen3_next.py) or Mamba-2's state space
-// (configuration_granitemoehybrid.py, configuration_nemotron_h.py), or a convolution (configuration_lfm2.py).
+// (configuration_bamba.py, configuration_granitemoehybrid.py, configuration_nemotron_h.py), or a convolution
+// (configuration_lfm2.py).
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,8 +14,25 @@ namespace {
 
 using nlohmann::json;
 
+// The numbers of the layers that attend; null: none does.
+std::vector<bool> all_but_listed(const ConfigReader& settings, const char* key, int64_t count) {
+  std::vector<bool> recurrent(static_cast<std::size_t>(count), true);
+  for (const char* other : {"layer_types", "layers_block_type"}) settings.only(other, nullptr);
+  const json* const listed = settings.find(key);
+  if (listed == nullptr) return recurrent;
+  const auto is_layer = [&](const json& index) {
+    return index.is_number_unsigned() && index < static_cast<std::uint64_t>(count);
+  };
+  if (!listed->is_array() || !std::all_of(listed->begin(), listed->end(), is_layer))
+    settings.refuse(key, fmt::format("a list of numbers below {}", count));
+  for (const json& index : *listed) recurrent[index.get<std::size_t>()] = false;
+  return recurrent;
+}
+
 // layer_types, or every layer but each full_attention_interval-th; of a state space all.
 std::vector<bool> recurrent_layers(const ConfigReader& settings, const Family& family, int64_t count) {
+  if (family.state_space && family.state_space->attends != nullptr)
+    return all_but_listed(settings, family.state_space->attends, count);
   std::vector<bool> recurrent;
   const json* const types = settings.find("layer_types");
   if (types == nullptr && family.state_space) return std::vector<bool>(static_cast<std::size_t>(count), true);
@@ -133,6 +151,7 @@ void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& key
   rule.conv_kernel = settings.size(keys.kernel, kMaxKernel, 4);
   rule.conv_bias = settings.flag(keys.conv_bias, true);
   settings.only("mamba_proj_bias", false);
+  settings.only("z_loss_coefficient", 0);  // Bamba's own loss has a term of the logits
   settings.only("normalization_function", "rmsnorm");
 }
 

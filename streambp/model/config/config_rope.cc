@@ -254,7 +254,8 @@ void parse_rotary_dim(const ConfigReader& settings, const FamilyRope& family,
     for (const ConfigReader& object : objects) object.only(kKey, 1);
     return;
   }
-  std::optional<double> stated = settings.number(kKey);
+  if (family.partial_within) settings.only(kKey, *family.partial);
+  std::optional<double> stated = family.partial_within ? std::nullopt : settings.number(kKey);
   for (const ConfigReader& object : objects) {
     stated = agreed(object, kKey, object.number(kKey), "the one stated elsewhere in the file", stated);
   }

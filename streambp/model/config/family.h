@@ -86,7 +86,8 @@ struct FamilyRope {
   double theta = 1e4;
   RopeTypes types = RopeTypes::kUsual;
   std::optional<double> partial = std::nullopt;  // partial_rotary_factor where absent; none: of whole heads
-  bool reads_rotary_dim = false;                 // which says the same in entries
+  bool partial_within = false;    // it is read in rope_parameters alone; outside only the class's may stand
+  bool reads_rotary_dim = false;  // which says the same in entries
   bool interleaved = false;
   bool of_windows = false;  // layers with a window have a rope of their own
   double theta_of_windows = 1e4;
@@ -133,6 +134,7 @@ struct FamilyWhole {
 struct FamilyStateSpace {
   const char *heads = "mamba_n_heads", *head_dim = "mamba_d_head", *state = "mamba_d_state";
   const char *groups = "mamba_n_groups", *kernel = "mamba_d_conv", *conv_bias = "mamba_conv_bias";
+  const char* attends = nullptr;  // the numbers of layers that attend, instead of layer_types
   int64_t state_absent = 256, groups_absent = 1;
   bool expands = true;  // to mamba_expand hidden_size, else to heads of a stated size
 };
@@ -147,7 +149,7 @@ struct FamilyModules {
   const char *gate = "gate_proj", *up = "up_proj", *gate_up = "gate_up_proj", *down = "down_proj";
   /// Files say backbone for model, and call the embedding embeddings and the last norm norm_f.
   bool backbone = false;
-  bool embedding_norm = false;  // as files call the last norm
+  const char* last_norm = "norm";  // in files
 };
 
 struct Family {

@@ -1,5 +1,5 @@
 // What presets of models with recurrent layers add to their sizes, as published files have it
-// (ibm-granite/granite-4.0-h-350m, LiquidAI/LFM2-1.2B, nvidia/Nemotron-H-8B-Base-8K,
+// (ibm-granite/granite-4.0-h-350m, ibm-fms/Bamba-9B, LiquidAI/LFM2-1.2B, nvidia/Nemotron-H-8B-Base-8K,
 // nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and Qwen's, config.json).
 #pragma once
 
@@ -43,6 +43,9 @@ inline constexpr const char* kLfm2Cpu = R"({"norm_eps": 1e-5, "block_auto_adjust
   "layer_types": ["conv", "conv", "full_attention", "conv"]})";
 inline constexpr const char* kLfm2Tiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4, "block_multiple_of": 4,
   "layer_types": ["conv", "full_attention", "conv"]})";
+inline constexpr const char* kBamba9B = R"({"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_state": 128})";
+inline constexpr const char* kBambaTiny = R"({"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6,
+  "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75], "mlp_bias": true, "partial_rotary_factor": 0.5})";
 
 inline constexpr const char* kNemotronH8 = R"({"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
   "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5})";

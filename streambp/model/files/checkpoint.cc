@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -153,9 +154,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone
      {"backbone.norm_f.", "model.norm."},
      {"backbone.", "model."}}};
 
-// What LFM2's files call the last norm, and what it is here.
-constexpr std::pair<std::string_view, std::string_view> kEmbeddingNorm = {"model.embedding_norm.",
-                                                                          "model.norm."};
+/// The names outside layers that files of the family have and those here, in pairs.
+std::vector<std::pair<std::string, std::string>> outside_layers(const Config& config) {
+  const FamilyModules& modules = modules_of(config);
+  if (modules.backbone) return {kBackbone.begin(), kBackbone.end()};
+  if (modules.last_norm == std::string_view("norm")) return {};
+  return {std::pair{fmt::format("model.{}.", modules.last_norm), std::string("model.norm.")}};
+}
 
 std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
   if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
@@ -321,11 +326,8 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
 
 std::string stored_name(const Config& config, const std::string& parameter) {
   std::string name = parameter;
-  if (modules_of(config).backbone) {
-    for (const auto& [stored, ours] : kBackbone) name = with_replaced(std::move(name), ours, stored);
-  }
-  if (modules_of(config).embedding_norm)
-    name = with_replaced(std::move(name), kEmbeddingNorm.second, kEmbeddingNorm.first);
+  for (const auto& [stored, ours] : outside_layers(config))
+    name = with_replaced(std::move(name), ours, stored);
   if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
   for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
   return name;
@@ -333,11 +335,8 @@ std::string stored_name(const Config& config, const std::string& parameter) {
 
 std::string parameter_name(const Config& config, const std::string& stored) {
   std::string name = stored;
-  if (modules_of(config).backbone) {
-    for (const auto& [theirs, ours] : kBackbone) name = with_replaced(std::move(name), theirs, ours);
-  }
-  if (modules_of(config).embedding_norm)
-    name = with_replaced(std::move(name), kEmbeddingNorm.first, kEmbeddingNorm.second);
+  for (const auto& [theirs, ours] : outside_layers(config))
+    name = with_replaced(std::move(name), theirs, ours);
   if (!config.mixture.block_sparse_moe_names) return name;
   for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
   return name;

@@ -32,8 +32,8 @@ def decoder(base):
 
 
 def last_norm(backbone):
-    """The decoder's final norm, which Nemotron-H and LFM2 call otherwise."""
-    return next(getattr(backbone, name) for name in ("norm", "norm_f", "embedding_norm") if hasattr(backbone, name))
+    """The decoder's final norm, which Nemotron-H, LFM2 and Bamba call otherwise."""
+    return next(getattr(backbone, name) for name in ("norm", "norm_f", "embedding_norm", "final_layernorm") if hasattr(backbone, name))
 
 
 def text_config(base):

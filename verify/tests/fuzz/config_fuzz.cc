@@ -132,6 +132,7 @@ std::vector<std::string> corpus() {
       R"({"model_type":"exaone4",)" + sizes + R"(,"sliding_window":5,"sliding_window_pattern":"LLLG"})",
       R"({"model_type":"granitemoehybrid",)" + sizes +
           R"(,"num_local_experts":0,"mamba_n_heads":8,"time_step_limit":[0,{"__float__":"Infinity"}]})",
+      R"({"model_type":"bamba",)" + sizes + R"(,"attn_layer_indices":[1],"mamba_n_heads":8})",
       R"({"model_type":"nemotron_h",)" + sizes + R"(,"hybrid_override_pattern":"M-*M"})",
       R"({"model_type":"hunyuan_v1_dense",)" + sizes +
           R"(,"rope_scaling":{"type":"dynamic","alpha":1000,"factor":1,"beta_fast":32,"mscale":1}})",

@@ -128,10 +128,11 @@ class RandomSizes {
       set("hybrid_override_pattern", of_layers);
     }
     // What names layers that are no longer there.
-    if (config_.contains("mlp_only_layers")) {
-      json dense = config_["mlp_only_layers"];
-      std::erase_if(dense.get_ref<json::array_t&>(), [&](const json& layer) { return layer >= layers; });
-      set("mlp_only_layers", dense);
+    for (const char* key : {"mlp_only_layers", "attn_layer_indices"}) {
+      if (!config_.contains(key)) continue;
+      json named = config_[key];
+      std::erase_if(named.get_ref<json::array_t&>(), [&](const json& layer) { return layer >= layers; });
+      set(key, named);
     }
     if (config_.contains("first_k_dense_replace"))
       set("first_k_dense_replace", std::min(config_["first_k_dense_replace"].get<int>(), layers - 1));

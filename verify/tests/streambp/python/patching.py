@@ -14,7 +14,7 @@ FAMILIES = ("qwen3", "qwen2", "qwen2-window", "llama", "llama-tied", "llama-yarn
             "mistral", "phi3", "gemma2", "gemma3", "qwen3-moe", "qwen3-moe-step", "qwen3-yarn-factor", "gemma", "smollm3", "smollm3-window",
             "granite", "granite-bias", "olmo2", "olmo3", "olmo3-bases", "ministral3", "ministral3-window", "glm4", "mixtral", "qwen2-moe",
             "gpt-oss", "seed-oss", "ernie4-5", "helium", "exaone4", "exaone4-full",
-            "minimax-m2", "hunyuan", "granite-hybrid", "granite-hybrid-groups", "nemotron-h", "nemotron-h-bias", "cohere",
+            "minimax-m2", "hunyuan", "granite-hybrid", "granite-hybrid-groups", "bamba", "bamba-bias", "nemotron-h", "nemotron-h-bias", "cohere",
             "cohere2", "lfm2")
 
 

@@ -115,6 +115,33 @@ TEST(Lfm2, HasConvolutionsAndWorksOutItsWidth) {
   EXPECT_TRUE(refuses(with(without(published, "layer_types"), {{"full_attn_idxs", {3}}}), "full_attn_idxs"));
 }
 
+TEST(Bamba, ReadsWhichLayersAttend) {
+  const json published = {{"model_type", "bamba"},    {"hidden_size", 32},
+                          {"vocab_size", 101},        {"num_hidden_layers", 4},
+                          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                          {"intermediate_size", 44},  {"attn_layer_indices", {1, 3}},
+                          {"attn_rotary_emb", 4},     {"mamba_n_heads", 8},
+                          {"mamba_d_head", 8},        {"mamba_d_state", 16}};
+  const Config config = parse(published);
+  EXPECT_EQ(config.linear_attention, (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(config.rotary_dim, 4);
+  EXPECT_EQ(config.pad_token_id, 0);
+  DeltaRuleSettings rule{
+      .key_heads = 1, .value_heads = 8, .key_head_dim = 16, .value_head_dim = 8, .conv_kernel = 4};
+  rule.state_space = rule.conv_bias = true;
+  EXPECT_EQ(config.delta_rule, rule);
+  EXPECT_EQ(config.norm_names(0).before_mlp, "pre_ff_layernorm");
+  EXPECT_EQ(parse(without(published, "attn_layer_indices")).linear_attention, std::vector<bool>(4, true));
+  EXPECT_EQ(parse(with(published, {{"rope_parameters", {{"partial_rotary_factor", 0.25}}}})).rotary_dim, 2);
+  EXPECT_EQ(parse(with(published, {{"partial_rotary_factor", 0.5}})), config);
+  EXPECT_TRUE(refuses(with(published, {{"partial_rotary_factor", 0.25}}), "partial_rotary_factor is 0.25"));
+  EXPECT_TRUE(refuses(with(published, {{"attn_layer_indices", {4}}}), "attn_layer_indices"));
+  EXPECT_TRUE(refuses(with(published, {{"attn_layer_indices", {-1}}}), "attn_layer_indices"));
+  EXPECT_TRUE(refuses(with(published, {{"z_loss_coefficient", 0.1}}), "z_loss_coefficient is 0.1"));
+  const json types = {"mamba", "attention", "mamba", "attention"};
+  EXPECT_TRUE(refuses(with(published, {{"layer_types", types}}), "layer_types"));
+}
+
 TEST(NemotronH, HasHalvesOfLayers) {
   const json published = {{"model_type", "nemotron_h"},
                           {"hidden_size", 32},

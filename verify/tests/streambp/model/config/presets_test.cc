@@ -28,7 +28,8 @@ const std::map<std::string, double> kRounded = {{"deepseek-v3", 671.0},      {"k
                                                 {"hunyuan-7b", 7.5},         {"gemma-4-26b-a4b", 25.2},
                                                 {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
 
-// Of Cohere and LFM2, as transformers' classes count them.
+// Of Cohere and LFM2: LFM2 and Command R7B as transformers' classes count them, the larger two by hand from
+// their sizes.
 const std::map<std::string, int64_t> kSideBySideOrConvolved = {{"command-r-35b", 34'980'831'232},
                                                                {"command-r7b", 8'028'033'024},
                                                                {"command-a-111b", 111'057'580'032},
@@ -87,6 +88,7 @@ TEST(Presets, HaveThePublishedNumberOfParameters) {
                                               {"qwen3-next-80b-a3b", 79'674'391'296},
                                               {"seed-oss-36b", 36'151'104'512},
                                               {"granite-4.0-h-350m", 340'332'224},
+                                              {"bamba-9b", 9'780'235'392},
                                               {"nemotron-h-8b", 8'100'852'736},
                                               {"nemotron-3-nano-30b-a3b", 31'577'937'344 + kCorrections},
                                               {"ernie-4.5-0.3b", 360'748'032},
