@@ -44,7 +44,7 @@ constexpr const char* kQwen35MoeText = R"({"vocab_size": 248320, "hidden_size": 
 constexpr auto kFamilies = std::to_array<Family>({
   {.name = "bamba", .positions = 262144, .rms_norm_eps = 1e-5, .key_value_heads_absent = true, .pad_token_id = 0,
    .bias = kMlpByKey, .recurrent = true, .state_space = FamilyStateSpace{.attends = "attn_layer_indices"},
-   .modules = {.recurrence = "mamba", .mlp = "feed_forward", .before_mlp = "pre_ff_layernorm", .last_norm = "final_layernorm"},
+   .modules = {.before_mlp = "pre_ff_layernorm", .recurrence = "mamba", .mlp = "feed_forward", .last_norm = "final_layernorm"},
    .rope = {.partial = 0.5, .partial_within = true}},
   {.name = "cohere", .positions = 8192, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_eps", .tied = true,
    .key_value_heads_absent = true, .pad_token_id = 0, .norms = NormLayout::kOneForBoth, .norm_centers = true,

@@ -39,14 +39,12 @@ constexpr const char* kLlama32 = R"({"rope_scaling": {"rope_type": "llama3", "fa
   "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
 constexpr const char* kLlamaTiny = R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
   "high_freq_factor": 4.0, "original_max_position_embeddings": 32}})";
-constexpr const char* kLlamaYarnTiny = R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0,
-  "original_max_position_embeddings": 32}})";
+constexpr const char* kLlamaYarnTiny = R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}})";
 constexpr const char* kLlamaDynamicTiny = R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})";
 
 constexpr const char* kGemma2B = R"({"query_pre_attn_scalar": 256, "sliding_window": 4096})";
 constexpr const char* kGemma2Big = R"({"query_pre_attn_scalar": 144, "sliding_window": 4096})";
-constexpr const char* kGemma2Tiny = R"({"query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 2.0,
-  "final_logit_softcapping": 3.0})";
+constexpr const char* kGemma2Tiny = R"({"query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0})";
 constexpr const char* kGemma3Small = R"({"sliding_window": 512, "rope_local_base_freq": 10000})";
 constexpr const char* kGemma3 = R"({"sliding_window": 1024, "rope_local_base_freq": 10000,
   "rope_scaling": {"rope_type": "linear", "factor": 8.0}})";
