@@ -3,6 +3,7 @@
 model's own."""
 
 import copy
+import math
 import unittest
 import warnings
 from unittest import mock
@@ -209,21 +210,30 @@ class ModuleAttention(Case):
                 self.assertIsNone(call_of(patched).reason)
 
     def test_bfloat16_is_as_near_as_the_models_own(self):
+        """Over six models and batches: one model's errors are rounding, of which either side has more at times."""
         for family in ("llama", "gemma3_text"):
-            wide = model_of(family).float()
-            model = copy.deepcopy(wide).bfloat16()
-            wide.load_state_dict({name: each.float() for name, each in model.state_dict().items()})
-            batch = batch_of(61, (40, 31), "left")
-            _, truth = step(wide, batch, use_cache=False)
-            _, theirs = step(model, batch, use_cache=False)
-            with streamed(model, CHUNK), Calls() as calls:
-                _, ours = step(model, batch)
-            self.assertGreater(calls.ours, 0)
+            ratios = []
+            for seed in range(6):
+                wide = model_of(family).float()
+                torch.manual_seed(seed)
+                with torch.no_grad():
+                    for weight in wide.parameters():
+                        weight.add_(0.3 * weight.std() * torch.randn_like(weight))
+                model = copy.deepcopy(wide).bfloat16()
+                wide.load_state_dict({name: each.float() for name, each in model.state_dict().items()})
+                batch = batch_of(61, (40, 31), "left", seed=seed)
+                _, truth = step(wide, batch, use_cache=False)
+                _, theirs = step(model, batch, use_cache=False)
+                with streamed(model, CHUNK), Calls() as calls:
+                    _, ours = step(model, batch)
+                self.assertGreater(calls.ours, 0)
 
-            def distance(found, truth=truth):
-                return max(float((found[name].float() - truth[name]).norm() / truth[name].norm()) for name in truth)
+                def distance(found, truth=truth):
+                    return sum(float((found[name].float() - truth[name]).norm() / truth[name].norm()) ** 2 for name in truth)
 
-            self.assertTrue(distance(ours) <= 1.2 * distance(theirs), (family, distance(ours), distance(theirs)))
+                ratios.append((distance(ours) / distance(theirs)) ** 0.5)
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            self.assertTrue(mean <= 1.1, (family, mean, ratios))
 
     def test_the_peak_of_a_layer_grows_by_its_rows_alone(self):
         """From T to 2 T by no more than its inputs, outputs, keys and values and the gradients of all."""
