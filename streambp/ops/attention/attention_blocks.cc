@@ -39,6 +39,11 @@ class Blocks {
 
 }  // namespace
 
+int64_t visible_pairs(const ScoreBlock& block) {
+  if (block.visible == Visible::kAll) return block.queries * block.keys;
+  return block.queries * (block.queries + 1) / 2;
+}
+
 std::vector<ScoreBlock> score_blocks(int64_t rows, int64_t prefix, int64_t window) {
   Blocks blocks(prefix);
   const int64_t tile = window == 0 ? rows : std::min(window, rows);

@@ -23,6 +23,9 @@ struct ScoreBlock {
   Visible visible = Visible::kAll;
 };
 
+/// How many pairs of a query and a key of the block see each other.
+int64_t visible_pairs(const ScoreBlock& block);
+
 /// The blocks of one sequence's `rows` tokens after `prefix` earlier ones, where each token sees itself and,
 /// with a window, the window - 1 tokens before it (0: all of them). A block's keys are in the prefix or among
 /// the rows, never in both. Every query's first block is causal and shows it itself.

@@ -167,10 +167,7 @@ std::vector<ScoreBlock> FusedAttention::blocks() const {
 
 int64_t FusedAttention::visible_pairs() const {
   int64_t pairs = 0;
-  for (const ScoreBlock& block : blocks()) {
-    pairs +=
-        block.visible == Visible::kAll ? block.queries * block.keys : block.queries * (block.queries + 1) / 2;
-  }
+  for (const ScoreBlock& block : blocks()) pairs += streambp::visible_pairs(block);
   return pairs;
 }
 

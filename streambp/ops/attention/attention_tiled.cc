@@ -1,6 +1,9 @@
 // Attention from matrix products, tile by tile: see attention_kernels.h.
 #include <algorithm>
 #include <limits>
+#include <vector>
+
+#include <ATen/record_function.h>
 
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention/attention_kernels.h"
@@ -68,6 +71,11 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, int64_t q_begin, int
   return products;
 }
 
+/// What profilers and observers of ATen see of a call, as of the fused kernels' (attention_fused.h).
+std::vector<c10::IValue> seen_of(const at::Tensor& q, const at::Tensor& k, Visible visible) {
+  return {q, visible_pairs({0, q.size(0), 0, k.size(0), visible})};
+}
+
 at::Tensor widened(const at::Tensor& x) {
   return x.to(sum_dtype(x));
 }
@@ -76,6 +84,7 @@ at::Tensor widened(const at::Tensor& x) {
 
 AttentionBlock attend_tiled(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Visible visible,
                             const Scoring& scoring) {
+  RECORD_FUNCTION("streambp::attention", seen_of(q, k, visible));
   const int64_t key_heads = k.size(1);
   const at::Tensor wide_q = widened(q), wide_k = widened(k), wide_v = widened(v);
   AttentionBlock all{
@@ -103,6 +112,7 @@ AttentionBlockGradients attend_backward_tiled(const at::Tensor& d_output, const 
                                               const at::Tensor& k, const at::Tensor& v,
                                               const at::Tensor& output, const at::Tensor& log_sum_exp,
                                               Visible visible, const Scoring& scoring) {
+  RECORD_FUNCTION("streambp::attention_backward", seen_of(q, k, visible));
   const int64_t key_heads = k.size(1);
   const at::Tensor wide_q = widened(q), wide_k = widened(k), wide_v = widened(v), wide_d = widened(d_output);
   const at::Tensor correction = (wide_d * widened(output)).sum(-1, /*keepdim=*/true);  // [n, H, 1]

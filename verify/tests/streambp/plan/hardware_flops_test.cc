@@ -28,12 +28,6 @@ double size(const c10::IValue& tensor, int64_t dimension) {
   return static_cast<double>(tensor.toTensor().size(dimension));
 }
 
-/// Two products of q [1, H, n, E] with k [1, K, m, E].
-double attention_products(const c10::IValue& q, const c10::IValue& k, bool causal) {
-  const double rows = size(q, 2), keys = size(k, 2);
-  return 4.0 * size(q, 1) * size(q, 3) * (causal ? rows * (rows + 1.0) / 2.0 : rows * keys);
-}
-
 std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& function) {
   const std::string name = function.name();
   const auto inputs = function.inputs();
@@ -61,10 +55,6 @@ std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& fu
                                                  .state_space = !inputs[6].toBool()});
     const double outputs = inputs[5].toBool() ? one.forward : one.state;
     executed_flops += size(inputs[0], 0) * (name == "streambp::delta_rule" ? outputs : one.backward);
-  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu") {
-    executed_flops += attention_products(inputs[0], inputs[1], inputs[4].toBool());
-  } else if (name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward") {
-    executed_flops += 2.5 * attention_products(inputs[1], inputs[2], inputs[7].toBool());
   }
   return nullptr;
 }

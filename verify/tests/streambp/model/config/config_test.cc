@@ -220,7 +220,7 @@ TEST(Config, RefusesWhatWouldChangeTheMathematics) {
   EXPECT_TRUE(refuses(with(small_config("qwen2"), {{"mlp_bias", true}}), "mlp_bias is true"));
   EXPECT_TRUE(refuses(with(small_config("qwen3"), {{"mlp_bias", true}}), "mlp_bias is true"));
   EXPECT_TRUE(refuses(with(small_config("qwen3"), {{"model_type", "Qwen3"}}), "\"Qwen3\"",
-                      "expected one of cohere, cohere2, deepseek_v3, ernie4_5, exaone4, gemma, "));
+                      "expected one of bamba, cohere, cohere2, deepseek_v3, ernie4_5, exaone4, gemma, "));
 }
 
 TEST(Config, AcceptsTheSupportedValueSpelledOut) {
