@@ -8,8 +8,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 out=${1:-out/main}  # relative to the project, so that records name no folder of the machine
 bin=build/release$apart/bin
 
-# Each program is built when its turn comes, and what takes long comes after what is short: first results in ten minutes on two cores, a
-# picture in fifteen.
+# Each program is built when its turn comes, and what takes long comes after what is short: first results in five minutes on two cores, a
+# picture in eight.
 build_project release streambp-verify
 cd "$project"
 echo "== Golden cases: losses, log-probabilities and gradients of Hugging Face, in float64, at two chunk sizes each"
@@ -31,5 +31,5 @@ echo "== Paper scale: the peak of Qwen3-8B and its kin against length, predicted
 
 echo
 echo "== Bytes a token by model and method, predicted: layer inputs (streambp) or keys and values (chunk-major)"
-"$bin/streambp-bench" bytes-per-token --out "$out/bytes-per-token"
+"$bin/streambp-bench" bytes-per-token --model qwen3-0.6b,qwen3-8b,llama-3.1-8b,gemma-3-4b,gpt-oss-20b,qwen3.5-9b,granite-4.0-h-350m --out "$out/bytes-per-token"
 "$venv/bin/python" scripts/plot_bytes.py --folder "$out/bytes-per-token"

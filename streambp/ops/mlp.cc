@@ -115,12 +115,12 @@ void gate_backward(Activation activation, at::Tensor& gate_proj, at::Tensor& up_
 }
 
 at::Tensor squared_relu(const at::Tensor& x) {
-  return at::relu(x).square_();
+  return x.clamp_min(0).square_();
 }
 
 void squared_relu_backward(at::Tensor& x, at::Tensor& d_product, bool wants_product,
                            const at::Tensor& row_weights, at::Tensor* d_row_weights) {
-  const at::Tensor positive = x.relu_();
+  const at::Tensor positive = x.clamp_min_(0);
   at::Tensor product;
   if (wants_product || row_weights.defined()) product = positive.square();
   if (row_weights.defined()) {

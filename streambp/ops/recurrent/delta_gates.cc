@@ -51,7 +51,7 @@ at::Tensor time_step(const at::Tensor& a, Parameter& bias, double low, double hi
                           const at::Tensor x = shifted(kept, bias);
                           const at::Tensor step = at::softplus(x, /*beta=*/1, kLinearAbove);
                           at::Tensor dx = x.sigmoid().mul_(dy[0]);
-                          dx.mul_((step >= low).logical_and_(step <= high));
+                          dx.mul_(step.clamp(low, high).eq(step));  // logical_and has no meta kernel
                           accumulate_sum(bias, dx);
                           return std::vector<at::Tensor>{dx.to(kept.scalar_type())};
                         });
