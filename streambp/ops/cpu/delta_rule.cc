@@ -79,14 +79,9 @@ class KeyHeadPass : HeadsPass<S> {
 
   /// The head's numbers, its triangular system and, in m_.updates, u and -w.
   void set_updates(int64_t group, bool wants_queries) {
-    const int64_t columns = padded<T>(rows_), heads = heads_.value_heads();
-    const T* const log_decays = numbers(run_.log_decay, group);
-    const T* const betas = numbers(run_.beta, group);
+    const int64_t columns = padded<T>(rows_);
     T log_decay[kDeltaBlock];
-    for (int64_t t = 0; t < rows_; ++t) {
-      log_decay[t] = log_decays[t * heads];
-      beta()[t] = betas[t * heads];
-    }
+    Base::bring_numbers(group, beta(), log_decay);
     set_decays(rows_, log_decay, m_.decays, decay());
     for (int64_t t = 0; t < rows_; ++t) {
       for (int64_t s = 0; s < columns; s += kWidth<T>) {
@@ -137,17 +132,11 @@ class KeyHeadPass : HeadsPass<S> {
     set_updates(group, true);
     set_new_values(state);
     bring_rows(mixed_rows(value_column(group)), heads_.columns(), heads_.value_dim, m_.v, Base::one);
-    if (run_.d_hidden == nullptr) {
-      fill(m_.d_hidden, rows_, values_, T{0});
-    } else {
-      bring_rows(Base::vectors(run_.d_hidden, group), heads_.values(), heads_.value_dim, m_.d_hidden,
-                 Base::one);
-    }
+    Base::bring_d_hidden(group, m_.d_hidden);
     // dk~ = v' dS^T; what states and their gradients have in common.
     transpose(d_state, heads_.key_dim, values_, transposed(keys_));
     multiply<false>(rows_, keys_, heads_.value_dim, m_.new_values, transposed(keys_), m_.dk_decayed);
-    T of_states = 0;
-    for (int64_t k = 0; k < heads_.key_dim; ++k) of_states += dot(state[k], d_state[k], values_);
+    const T of_states = Base::product_of_states(d_state);
     // dv' = k~ dS + P^T do
     multiply<false>(rows_, values_, heads_.key_dim, m_.k, d_state, m_.d_updates);
     scale_rows(m_.d_updates, rows_, values_, rest());
@@ -263,25 +252,13 @@ class KeyHeadPass : HeadsPass<S> {
   const DeltaRuleScratch<T> m_;
 };
 
-template <typename S>
-void forward(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
-             Wide<S>* workspace) {
-  KeyHeadPass<S>(run, sequence, key_head, workspace, /*backward=*/false).forward();
-}
-
-template <typename S>
-void backward(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t key_head,
-              Wide<S>* workspace) {
-  KeyHeadPass<S>(run, sequence, key_head, workspace, /*backward=*/true).backward();
-}
-
 }  // namespace
 
 template <typename S>
 DeltaRuleKernels<S> delta_rule_kernels();
 template <typename S>
 DeltaRuleKernels<S> delta_rule_kernels() {
-  return {KeyHeadPass<S>::workspace, forward<S>, backward<S>};
+  return kernels_of<KeyHeadPass, S>();
 }
 template DeltaRuleKernels<float> delta_rule_kernels<float>();
 template DeltaRuleKernels<double> delta_rule_kernels<double>();

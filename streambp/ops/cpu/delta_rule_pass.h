@@ -83,6 +83,26 @@ class HeadsPass {
     return mixed + row_ * heads_.columns() + column;
   }
 
+  /// The head's beta and logarithms of decays of the block's rows.
+  void bring_numbers(int64_t i, T* beta, T* log_decay) const {
+    const T *const betas = numbers(run_.beta, i), *const log_decays = numbers(run_.log_decay, i);
+    for (int64_t t = 0; t < rows_; ++t) {
+      beta[t] = betas[t * heads_.value_heads()];
+      log_decay[t] = log_decays[t * heads_.value_heads()];
+    }
+  }
+  /// The gradient of the head's outputs; zeros where nobody has one.
+  void bring_d_hidden(int64_t i, Matrix<T> to) const {
+    if (run_.d_hidden == nullptr) return fill(to, rows_, values_, T{0});
+    bring_rows(vectors(run_.d_hidden, i), heads_.values(), heads_.value_dim, to, one);
+  }
+  /// Of saved_state_ and the gradient of the state after the block, entry by entry.
+  T product_of_states(Matrix<T> d_state) const {
+    T sum = 0;
+    for (int64_t k = 0; k < heads_.key_dim; ++k) sum += dot(saved_state_[k], d_state[k], values_);
+    return sum;
+  }
+
   template <typename N>
   N* state_in(N* states, int64_t block, int64_t value_head) const {
     return states + (block * heads_.value_heads() + value_head) * heads_.state_size();
@@ -129,5 +149,15 @@ class HeadsPass {
   Matrix<T> states_{}, saved_state_{};  // [count * keys, values]: states, or gradients; [keys, values]
   int64_t row_ = 0, rows_ = 0;          // of the block
 };
+
+/// The kernels of a pass, whose constructor takes run, sequence, task, workspace and whether it goes back.
+template <template <typename> class Pass, typename S>
+DeltaRuleKernels<S> kernels_of() {
+  return {Pass<S>::workspace,
+          [](const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t task,
+             Wide<S>* workspace) { Pass<S>(run, sequence, task, workspace, /*backward=*/false).forward(); },
+          [](const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t task,
+             Wide<S>* workspace) { Pass<S>(run, sequence, task, workspace, /*backward=*/true).backward(); }};
+}
 
 }  // namespace streambp::cpu::STREAMBP_ISA

@@ -7,9 +7,9 @@
 namespace streambp::cpu::STREAMBP_ISA {
 
 /// Matrices of one block: `rows` are its tokens, `keys` and `values` the sizes of a head, padded. The names
-/// of the formulas are those of ops/delta_rule_group.h.
+/// of the formulas are those of ops/recurrent/delta_rule_group.h.
 template <typename T>
-struct DeltaRuleScratch {
+struct DeltaRuleScratch : MatrixSpace<T> {
   Matrix<T> q, k;                          // [rows, keys]: directions, of queries times scale()
   Matrix<T> keys_transposed;               // [keys, rows]
   Matrix<T> query_products, key_products;  // [rows, rows]: q k^T and k k^T
@@ -29,18 +29,9 @@ struct DeltaRuleScratch {
   Matrix<T> transposed;              // of whatever is the right factor of a product
   Matrix<T> saved_state{};           // [keys, values]: at the block's begin
 
-  int64_t size = 0;  // numbers of all that
-
-  /// In `memory`; null: to learn the size.
-  DeltaRuleScratch(const DeltaRuleHeads& heads, bool backward, T* memory) {
+  using MatrixSpace<T>::take;
+  DeltaRuleScratch(const DeltaRuleHeads& heads, bool backward, T* memory) : MatrixSpace<T>{memory} {
     const int64_t keys = padded<T>(heads.key_dim), values = padded<T>(heads.value_dim);
-    const auto take = [&](int64_t rows, int64_t columns, auto&... matrices) {
-      const auto take_one = [&](Matrix<T>& matrix) {
-        matrix = {memory == nullptr ? nullptr : memory + size, columns};
-        size += rows * columns;
-      };
-      (take_one(matrices), ...);
-    };
     take(kDeltaBlock, keys, q, k);
     take(keys, kDeltaBlock, keys_transposed);
     take(kDeltaBlock, kDeltaBlock, query_products, key_products, decays, system, attention);

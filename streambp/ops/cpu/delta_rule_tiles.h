@@ -18,6 +18,22 @@ struct Matrix {
   Matrix column(int64_t first) const { return {data + first, row}; }
 };
 
+/// Memory for one matrix after another. null: to learn the size.
+template <typename T>
+struct MatrixSpace {
+  T* memory;
+  int64_t size = 0;  // numbers of all that were taken
+
+  template <typename... Matrices>
+  void take(int64_t rows, int64_t columns, Matrices&... matrices) {
+    const auto take_one = [&](Matrix<T>& matrix) {
+      matrix = {memory == nullptr ? nullptr : memory + size, columns};
+      size += rows * columns;
+    };
+    (take_one(matrices), ...);
+  }
+};
+
 template <typename T>
 static constexpr int64_t padded(int64_t size) {
   return (size + kWidth<T> - 1) / kWidth<T> * kWidth<T>;

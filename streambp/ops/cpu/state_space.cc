@@ -7,7 +7,7 @@ namespace {
 
 /// Matrices of one block: `rows` are its tokens, `keys` and `values` the sizes of a head, padded.
 template <typename T>
-struct StateSpaceScratch {
+struct StateSpaceScratch : MatrixSpace<T> {
   Matrix<T> k, q;                         // [rows, keys]
   Matrix<T> keys_transposed;              // [keys, rows]
   Matrix<T> products, decays, attention;  // [rows, rows]: q k^T, e^(G_t - G_s), and both multiplied
@@ -21,18 +21,9 @@ struct StateSpaceScratch {
   Matrix<T> hidden_transposed, transposed;  // [values, rows]: of d_hidden and of updates
   Matrix<T> saved_state{};                  // [keys, values]: at the block's begin
 
-  int64_t size = 0;  // numbers of all that
-
-  /// In `memory`; null: to learn the size.
-  StateSpaceScratch(const DeltaRuleHeads& heads, bool backward, T* memory) {
+  using MatrixSpace<T>::take;
+  StateSpaceScratch(const DeltaRuleHeads& heads, bool backward, T* memory) : MatrixSpace<T>{memory} {
     const int64_t keys = padded<T>(heads.key_dim), values = padded<T>(heads.value_dim);
-    const auto take = [&](int64_t rows, int64_t columns, auto&... matrices) {
-      const auto take_one = [&](Matrix<T>& matrix) {
-        matrix = {memory == nullptr ? nullptr : memory + size, columns};
-        size += rows * columns;
-      };
-      (take_one(matrices), ...);
-    };
     take(kDeltaBlock, keys, k, q);
     take(keys, kDeltaBlock, keys_transposed);
     take(kDeltaBlock, kDeltaBlock, products, decays, attention);
@@ -112,14 +103,9 @@ class SlicePass : HeadsPass<S> {
 
   /// The head's numbers and updates and, for outputs, its attention.
   void set_updates(int64_t i, bool wants_attention) {
-    const int64_t columns = padded<T>(rows_), heads = heads_.value_heads();
-    const T* const log_decays = numbers(run_.log_decay, i);
-    const T* const betas = numbers(run_.beta, i);
+    const int64_t columns = padded<T>(rows_);
     T log_decay[kDeltaBlock];
-    for (int64_t t = 0; t < rows_; ++t) {
-      log_decay[t] = log_decays[t * heads];
-      beta()[t] = betas[t * heads];
-    }
+    Base::bring_numbers(i, beta(), log_decay);
     T after = 0, all = 0;
     for (int64_t t = rows_ - 1; t >= 0; --t) {
       rest()[t] = after;
@@ -161,15 +147,10 @@ class SlicePass : HeadsPass<S> {
     const int64_t columns = padded<T>(rows_);
     set_updates(i, true);
     bring(head(i) * heads_.value_dim, heads_.value_dim, m_.v);
-    if (run_.d_hidden == nullptr) {
-      fill(m_.hidden, rows_, values_, T{0});
-    } else {
-      bring_rows(Base::vectors(run_.d_hidden, i), heads_.values(), heads_.value_dim, m_.hidden, Base::one);
-    }
+    Base::bring_d_hidden(i, m_.hidden);
     transpose(m_.hidden, rows_, values_, m_.hidden_transposed);
     transpose(m_.updates, rows_, values_, m_.transposed);
-    T of_states = 0;
-    for (int64_t k = 0; k < heads_.key_dim; ++k) of_states += dot(state[k], d_state[k], values_);
+    const T of_states = Base::product_of_states(d_state);
     // dk e^(G_B - G) = v' dS^T and dq e^G = do S^T, transposed.
     T of_state_after[kDeltaBlock], of_state_before[kDeltaBlock];
     multiply<false>(heads_.key_dim, columns, heads_.value_dim, d_state, m_.transposed, m_.of_state);
@@ -253,25 +234,13 @@ class SlicePass : HeadsPass<S> {
   const StateSpaceScratch<T> m_;
 };
 
-template <typename S>
-void forward(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t task,
-             Wide<S>* workspace) {
-  SlicePass<S>(run, sequence, task, workspace, /*backward=*/false).forward();
-}
-
-template <typename S>
-void backward(const DeltaRuleRun<S>& run, const DeltaRuleSequence& sequence, int64_t task,
-              Wide<S>* workspace) {
-  SlicePass<S>(run, sequence, task, workspace, /*backward=*/true).backward();
-}
-
 }  // namespace
 
 template <typename S>
 DeltaRuleKernels<S> state_space_kernels();
 template <typename S>
 DeltaRuleKernels<S> state_space_kernels() {
-  return {SlicePass<S>::workspace, forward<S>, backward<S>};
+  return kernels_of<SlicePass, S>();
 }
 template DeltaRuleKernels<float> state_space_kernels<float>();
 template DeltaRuleKernels<double> state_space_kernels<double>();
