@@ -286,8 +286,9 @@ std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>> Engine::layer_forwar
     const Loan loan(model_, values);
     at::Tensor router_logits = at::empty({0}, x.options());
     KeptPiece kept{.which = parse_kept_layers(keep)};
-    const at::Tensor y = streambp::layer_forward(model_, stream->stream(), layer, x.detach(), chunk,
-                                                 routes ? &router_logits : nullptr, &kept);
+    const at::Tensor y =
+        streambp::layer_forward(model_, stream->stream(), layer, x.detach(), chunk,
+                                routes ? &router_logits : nullptr, kept.which.any() ? &kept : nullptr);
     return std::tuple{y, router_logits, kept.tensors};
   });
 }

@@ -107,7 +107,7 @@ class Engine : public torch::CustomClassHolder {
 
   /// One layer alone: streambp/backprop/pieces.h. x, dy, and what is returned: [N, D]. With `routes` also
   /// the router's logits [N, X], else [0]; `d_router_logits`: their gradient. `keep`: activations, as the
-  /// setting of that name says; what is kept is returned, and handed to layer_backward.
+  /// setting of that name says; what is kept is returned, nothing for "none", and handed to layer_backward.
   std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>> layer_forward(
       const c10::intrusive_ptr<StreamHandle>& stream, int64_t layer, const at::Tensor& x,
       const TensorDict& values, int64_t chunk, bool routes, const std::string& keep);
