@@ -116,7 +116,7 @@ def check_gate(name, experts, config):
 
 
 def check_norm_groups(name, norm, config):
-    """Mamba-2's gated norm is one of each group of channels; that of transformers 5.20's Granite is one of all, whatever the config says."""
+    """Mamba-2's gated norm is one of each group of channels; those of transformers 5.20's Granite and Bamba are one of all, whatever the config says."""
     groups = getattr(config, "mamba_n_groups", getattr(config, "n_groups", 1))
     channels = norm.weight.numel()
     if getattr(norm, "group_size", channels) != channels // groups:
@@ -136,7 +136,7 @@ def check_modules(base):
                              "known to streambp")
         if kind.__name__ == "GptOssExperts":
             check_gate(name, module, text_config(base))
-        if kind.__name__ in ("GraniteMoeHybridRMSNormGated", "NemotronHRMSNormGated"):
+        if kind.__name__.endswith("RMSNormGated"):
             check_norm_groups(name, module, text_config(base))
         forward = module.__dict__.get("forward")
         source = getattr(forward, "__module__", None) or ""

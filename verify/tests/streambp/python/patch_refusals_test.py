@@ -40,10 +40,11 @@ class Refused(unittest.TestCase):
             self.assert_refused(f"layers.1.mlp.experts.{own} is 3.0", key, model=model)
 
     def test_a_norm_that_is_not_in_the_config_s_groups(self):
-        model = load("granite-hybrid-groups")
-        norm = next(each.mamba.norm for each in model.model.layers if each.mamba is not None)
-        norm.group_size = norm.weight.numel()
-        self.assert_refused("mamba.norm", "as one", "groups of", model=model)
+        for name in ("granite-hybrid-groups", "bamba"):
+            model = load(name)
+            norm = next(module for module in model.modules() if type(module).__name__.endswith("RMSNormGated"))
+            norm.group_size = norm.weight.numel()
+            self.assert_refused("mamba.norm", "as one", "groups of", model=model)
 
     def test_outputs_that_are_not_kept(self):
         for name in ("output_attentions", "output_hidden_states"):
