@@ -219,9 +219,18 @@ reference::ModelConfig reference_config(const Config& config) {
   same.attention_output_gate = config.attention_output_gate;
   same.delta_rule = reference_delta_rule(config.delta_rule);
   const FamilyModules& modules = modules_of(config);
-  same.modules = {modules.recurrence, modules.mlp, modules.gate_up,          modules.down,
-                  modules.attention,  modules.out, modules.q_norm,           modules.k_norm,
-                  modules.gate,       modules.up,  modules.before_attention, modules.before_mlp};
+  same.modules = {.recurrence = modules.recurrence,
+                  .mlp = modules.mlp,
+                  .gate_up = modules.gate_up,
+                  .down = modules.down,
+                  .attention = modules.attention,
+                  .out = modules.out,
+                  .q_norm = modules.q_norm,
+                  .k_norm = modules.k_norm,
+                  .gate = modules.gate,
+                  .up = modules.up,
+                  .before_attention = modules.before_attention,
+                  .before_mlp = modules.before_mlp};
   same.no_mixer = config.no_mixer;
   same.no_mlp = config.no_mlp;
   if (config.is_latent()) {  // which has neither of the two in the reference
