@@ -109,9 +109,10 @@ void require_valid(const MixtureSettings& mixture) {
   require(mixture.shared_expert_intermediate_size >= 0, "model",
           "expected a size of the shared expert of at least 0, got " +
               std::to_string(mixture.shared_expert_intermediate_size));
-  if (!mixture.sigmoid_scores) return;
   const int groups = mixture.n_group;
-  require(!mixture.biased_interleaved, "model", "expected a softmax of the router that has a bias");
+  require((!mixture.sigmoid_scores && !mixture.corrected) || !mixture.biased_interleaved, "model",
+          "expected an uncorrected softmax of the router that has a bias");
+  require(groups == 1 || mixture.corrected, "model", "expected one group without a correction");
   require(
       groups > 0 && mixture.num_experts % groups == 0 && (groups == 1 || mixture.num_experts / groups > 1),
       "model",

@@ -40,11 +40,16 @@ struct MixtureSettings {
   bool biased_interleaved = false;          // GPT-OSS: biases of router and experts, whose gate and up
                                             // alternate in one matrix for all; see parameter_shapes
   bool shared_expert_ungated = false;       // DeepSeek-V3's, which is called shared_experts and has no gate
-  bool sigmoid_scores = false;  // DeepSeek-V3: the router's scores are no softmax, and the choice is of
-                                // scores with a correction and of groups; see chosen_experts
-  int n_group = 1;              // of experts, with sigmoid scores
-  int topk_group = 1;           // in how many of the groups a token's experts are
-  double routed_scaling_factor = 1.0;  // of what the experts add, with sigmoid scores
+  bool sigmoid_scores =
+      false;               // DeepSeek-V3: the router's scores are no softmax, and the choice is of groups
+  bool corrected = false;  // likewise, and of scores with a correction; see chosen_experts
+  std::string correction = "gate.e_score_correction_bias";  // its name in the MLP
+  double added_to_sum = 0.0;           // to what the chosen scores are divided by, with norm_topk_prob
+  double least_sum = 0.0;              // what they are divided by at least
+  int n_group = 1;                     // of experts
+  int topk_group = 1;                  // in how many of the groups a token's experts are
+  double routed_scaling_factor = 1.0;  // of what the experts add
+  bool granite_names = false;          // Granite: experts in two matrices for all; see parameter_shapes
   bool added_to_mlp = false;           // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
 
@@ -73,6 +78,11 @@ struct DeltaRuleSettings {
   bool conv_bias = false;          // of its convolution
   double time_step_low = 0.0;      // what its steps of time are at least
   double time_step_high = std::numeric_limits<double>::infinity();  // and at most
+  bool norms_gated = true;        // of a state space, whether what is gated is normed ...
+  bool norm_before_gate = false;  // ... or the same before its gate
+  bool beside_attention = false;  // Falcon-H1: the layers attend as well, and both are added to the stream
+  std::vector<double> in_multipliers = {};  // of the columns z, x, B, C and dt of in_proj; empty: none
+  double out_multiplier = 1.0;              // of out_proj
 };
 
 /// What a family calls some modules of a layer.
@@ -112,20 +122,23 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;
   bool tie_word_embeddings = false;
-  bool qk_norm_full_width = false;      // OLMo 2: qk_norm takes all heads as one group, before they are split
-  bool norms_rotated_heads = false;     // Hunyuan: qk_norm acts after the rotation, under other names
-  bool fused_projections = false;       // one matrix for query, key and value, and one for gate and up
-  bool fused_gate_up = false;           // GLM-4: only the second of these
-  bool sandwich_norms = false;          // also the outputs of attention and MLP are normed
-  bool glm_norm_names = false;          // the sandwich's norms are called as in GLM-4; see parameter_shapes
-  bool norm_after = false;              // OLMo 2: only the outputs of attention and MLP are normed
-  bool norm_adds_one = false;           // norms multiply by 1 + weight
-  bool norm_centers = false;            // Cohere: norms are of what they read less its mean
-  bool parallel = false;                // Cohere: attention and MLP read one norm of the layer's input
-  double embedding_scale = 1.0;         // Granite's embedding_multiplier
-  double residual_multiplier = 1.0;     // Granite: of what attention and MLP add to the residual stream
-  double attention_scale = 0.0;         // of the scores; 0: 1 / sqrt(head_dim)
-  double attn_logit_softcapping = 0.0;  // scores s become cap tanh(s / cap); 0: they don't
+  bool qk_norm_full_width = false;   // OLMo 2: qk_norm takes all heads as one group, before they are split
+  bool norms_rotated_heads = false;  // Hunyuan: qk_norm acts after the rotation, under other names
+  bool fused_projections = false;    // one matrix for query, key and value, and one for gate and up
+  bool fused_gate_up = false;        // GLM-4: only the second of these
+  bool sandwich_norms = false;       // also the outputs of attention and MLP are normed
+  bool glm_norm_names = false;       // the sandwich's norms are called as in GLM-4; see parameter_shapes
+  bool norm_after = false;           // OLMo 2: only the outputs of attention and MLP are normed
+  bool norm_adds_one = false;        // norms multiply by 1 + weight
+  bool norm_centers = false;         // Cohere: norms are of what they read less its mean
+  bool parallel = false;             // Cohere: attention and MLP read one norm of the layer's input
+  double embedding_scale = 1.0;      // Granite's embedding_multiplier
+  double residual_multiplier = 1.0;  // Granite: of what attention and MLP add to the residual stream
+  /// Falcon-H1: factors of what q_proj and v_proj, k_proj, the output's projection, gate and down give.
+  double query_multiplier = 1.0, key_multiplier = 1.0, attention_multiplier = 1.0, gate_multiplier = 1.0,
+         down_multiplier = 1.0;
+  double attention_scale = 0.0;          // of the scores; 0: 1 / sqrt(head_dim)
+  double attn_logit_softcapping = 0.0;   // scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // the same of the logits
   double logits_scaling = 1.0;           // Granite: logits are divided by it, before any cap
   Activation hidden_act = Activation::kSilu;
@@ -245,8 +258,12 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 /// - a sparse layer: the router `mlp.gate` and its experts `mlp.experts.0` and so on, each with `gate_proj`,
 ///   `up_proj` and `down_proj` (which Mixtral's files call `block_sparse_moe.gate`, `experts.0.w1`, `w3` and
 ///   `w2`); `mlp.shared_expert` with the same three, and `mlp.shared_expert_gate` [1, hidden_size]; or
-///   `mlp.shared_experts` alone. With sigmoid scores there is `mlp.gate.e_score_correction_bias` [1, E],
-///   which never has a gradient.
+///   `mlp.shared_experts` alone. Corrected, there is `mlp.gate.e_score_correction_bias` [1, E], or of
+///   another name in the MLP, which never has a gradient.
+/// - granite_names: the router `block_sparse_moe.router.layer`, `block_sparse_moe.input_linear` [E 2 F, D],
+/// of
+///   every expert gate above up, and `block_sparse_moe.output_linear` [E D, F]: Hugging Face's tensors
+///   [E, 2 F, D] and [E, D, F] with the first two dimensions as one; and the layer's MLP as a shared expert.
 /// - biased_interleaved: the router `mlp.router` with `.weight` and `.bias`, and without ".weight"
 ///   `mlp.experts.gate_up_proj` [E D, 2 F], `gate_up_proj_bias` [E, 2 F], `down_proj` [E F, D] and
 ///   `down_proj_bias` [E, D] for E experts of width F and hidden size D: Hugging Face's tensors [E, D, 2 F]

@@ -51,14 +51,18 @@ class Path {
   Var mixed(int layer) {
     const Var x = after(layer, norms_.before_attention, h_);
     const std::string module = layer_prefix(layer) + config_.modules.attention + ".";
-    if (config_.is_linear(layer)) {
-      const std::string recurrence = layer_prefix(layer) + config_.modules.recurrence + ".";
-      if (config_.delta_rule.convolution_alone) return layers_.short_convolution(recurrence, x);
-      return config_.delta_rule.state_space ? layers_.state_space_layer(recurrence, x)
-                                            : layers_.delta_rule(recurrence, x);
-    }
+    if (config_.is_linear(layer) && config_.delta_rule.beside_attention)
+      return add(recurrent(layer, x), layers_.attention(module, layer, x, positions_, length_, seen_));
+    if (config_.is_linear(layer)) return recurrent(layer, x);
     if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_);
     return layers_.attention(module, layer, x, positions_, length_, seen_);
+  }
+
+  Var recurrent(int layer, const Var& x) const {
+    const std::string module = layer_prefix(layer) + config_.modules.recurrence + ".";
+    if (config_.delta_rule.convolution_alone) return layers_.short_convolution(module, x);
+    return config_.delta_rule.state_space ? layers_.state_space_layer(module, x)
+                                          : layers_.delta_rule(module, x);
   }
 
   /// What the MLP, the experts or both make of x.
@@ -66,6 +70,10 @@ class Path {
     const std::string prefix = layer_prefix(layer), mlp = prefix + config_.modules.mlp + ".";
     if (!config_.is_sparse(layer)) return layers_.mlp(mlp, x);
     const bool is_added = config_.mixture.added_to_mlp;
+    if (config_.mixture.granite_names) {
+      router_probabilities_.push_back(layers_.router(prefix + "block_sparse_moe.", x));
+      return layers_.granite_experts(prefix, x, router_probabilities_.back());
+    }
     router_probabilities_.push_back(is_added ? layers_.router_added_to_mlp(prefix, h_)
                                              : layers_.router(mlp, x));
     const Var& p = router_probabilities_.back();

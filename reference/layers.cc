@@ -93,9 +93,11 @@ Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const 
     const Var positive = maximum(up, scale(up, 0.0));
     return project(module + "down_proj", has_bias, mul(positive, positive));
   }
-  const Var gate = activation(project(module + config_.modules.gate, has_bias, x));
+  Var gate = project(module + config_.modules.gate, has_bias, x);
+  if (config_.gate_multiplier != 1.0) gate = scale(gate, config_.gate_multiplier);
   const Var up = project(module + config_.modules.up, has_bias, x);
-  return project(module + config_.modules.down, has_bias, mul(gate, up));
+  const Var y = project(module + config_.modules.down, has_bias, mul(activation(gate), up));
+  return config_.down_multiplier == 1.0 ? y : scale(y, config_.down_multiplier);
 }
 
 Var Layers::mlp(const std::string& module, const Var& x) const {

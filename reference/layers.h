@@ -70,7 +70,8 @@ class Layers {
   ///     [x, B, C] = silu(conv([x, B, C]) + bias),   dt = min(max(softplus(dt + dt_bias), low), high)
   ///     y = state_space(C, B, x, -e^A_log dt, dt) + D x
   ///     out = W_out (weight norm(y silu(z)))
-  /// where the norm divides each group's share of the columns by its root mean square.
+  /// where the norm divides each group's share of the columns by its root mean square. Falcon-H1's parts of
+  /// W_in x have factors, and there need not be a norm.
   Var state_space_layer(const std::string& module, const Var& x) const;
 
   /// LFM2's convolution between two gates instead, "model.layers.0.conv.": with [b, c, x] = W_in x
@@ -85,6 +86,9 @@ class Layers {
 
   /// What the experts make of x with the router's p.
   Var experts(const std::string& module, const Var& x, const Var& p) const;
+
+  /// What Granite's experts of "model.layers.0." and its shared MLP make of x with the router's p.
+  Var granite_experts(const std::string& prefix, const Var& x, const Var& p) const;
 
   /// Gemma 4's router in "model.layers.0.": the softmax of W_proj (scale rms_norm(h) / sqrt(hidden_size)).
   Var router_added_to_mlp(const std::string& prefix, const Var& h) const;
@@ -121,8 +125,13 @@ class Layers {
   Var expert(const std::string& experts, int e, const Var& x) const;
   Var interleaved_expert(const std::string& experts, int e, const Var& x) const;
   Var interleaved_linear(const std::string& module, int e, const Var& x) const;
-  Var stacked_expert(const std::string& experts, int e, const Var& x) const;
-  Var stacked_linear(const std::string& module, int e, const Var& x) const;
+  /// Two matrices of all experts, and what the names of their adapters begin with.
+  struct StackedNames {
+    std::string gate_up, down, adapters;
+  };
+
+  Var stacked_expert(const StackedNames& names, int e, const Var& x) const;
+  Var stacked_linear(const std::string& matrices, const std::string& adapter, int e, const Var& x) const;
   Var expert_activation(const Var& gate, const Var& up) const;
   Var expert_delta(const std::string& module, int e, const Var& x) const;
 

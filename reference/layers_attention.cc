@@ -60,15 +60,18 @@ Layers::Heads Layers::project_heads(const std::string& module, int layer, const 
     heads.v = slice_columns(qkv, queries + keys, keys);
     return heads;
   }
-  heads.q = project(module + "q_proj", config_.qkv_bias, x);
+  const auto times = [](const Var& y, double factor) { return factor == 1.0 ? y : scale(y, factor); };
+  heads.q = times(project(module + "q_proj", config_.qkv_bias, x), config_.query_multiplier);
   if (config_.attention_output_gate) {
     const std::vector<Var> parts = split_groups(heads.q, config_.num_attention_heads, {head_dim, head_dim});
     heads.q = parts[0];
     heads.gate = parts[1];
   }
   if (config_.shares_keys(layer)) return heads;
-  heads.k = project(module + "k_proj", config_.qkv_bias, x);
-  heads.v = config_.values_are_keys(layer) ? heads.k : project(module + "v_proj", config_.qkv_bias, x);
+  heads.k = times(project(module + "k_proj", config_.qkv_bias, x), config_.key_multiplier);
+  heads.v = config_.values_are_keys(layer)
+                ? heads.k
+                : times(project(module + "v_proj", config_.qkv_bias, x), config_.query_multiplier);
   return heads;
 }
 
@@ -114,7 +117,8 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
                   ? causal_attention(q, source.k, source.v, parameter(module + "sinks"), options)
                   : causal_attention(q, source.k, source.v, options);
   if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(heads.gate));
-  return project(module + config_.modules.out, config_.o_bias, mixed);
+  const Var y = project(module + config_.modules.out, config_.o_bias, mixed);
+  return config_.attention_multiplier == 1.0 ? y : scale(y, config_.attention_multiplier);
 }
 
 Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
@@ -229,7 +233,15 @@ Var Layers::state_space_layer(const std::string& module, const Var& x) const {
   const Index tokens = x.rows(), heads = settings.value_heads, size = settings.value_head_dim;
   const Index inner = heads * size, states = Index{settings.key_heads} * settings.key_head_dim;
   const auto of_tokens = [&](const Var& row) { return for_every_token(row, tokens); };
-  const Var all = project(module + "in_proj", false, x);
+  Var all = project(module + "in_proj", false, x);
+  if (!settings.in_multipliers.empty()) {
+    const auto& m = settings.in_multipliers;
+    const Index ends[] = {0, inner, 2 * inner, 2 * inner + states, 2 * inner + 2 * states, all.cols()};
+    std::vector<Var> parts;
+    for (std::size_t i = 0; i < m.size(); ++i)
+      parts.push_back(scale(slice_columns(all, ends[i], ends[i + 1] - ends[i]), m[i]));
+    all = join_groups(parts, 1);
+  }
   Var mixed =
       causal_convolution(slice_columns(all, inner, inner + 2 * states), parameter(module + "conv1d.weight"));
   if (settings.conv_bias) mixed = add(mixed, of_tokens(parameter(module + "conv1d.bias")));
@@ -247,10 +259,16 @@ Var Layers::state_space_layer(const std::string& module, const Var& x) const {
   const Var y = add(state_space(c, b, read, g, dt, settings.key_heads), mul(skip, read));
 
   const Number group = static_cast<Number>(inner / settings.key_heads);
-  const Var gated = mul(y, silu(slice_columns(all, 0, inner)));
+  const Var gate = silu(slice_columns(all, 0, inner));
+  const Var gated = settings.norm_before_gate ? y : mul(y, gate);
+  const auto out = [&](const Var& inner_rows) {
+    return scale(project(module + "out_proj", false, inner_rows), settings.out_multiplier);
+  };
+  if (!settings.norms_gated) return out(gated);
   const Var normed =
       scale(l2_norm(gated, inner / settings.key_heads, group * config_.rms_norm_eps), std::sqrt(group));
-  return project(module + "out_proj", false, mul(normed, of_tokens(parameter(module + "norm.weight"))));
+  const Var weighted = mul(normed, of_tokens(parameter(module + "norm.weight")));
+  return out(settings.norm_before_gate ? mul(weighted, gate) : weighted);
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -10,14 +10,17 @@ namespace streambp::STREAMBP_REFERENCE {
 
 Var Layers::router(const std::string& module, const Var& x) const {
   const bool is_biased = config_.mixture.biased_interleaved;
-  const Var z = project(module + (is_biased ? "router" : "gate"), is_biased, x);
+  const Var z = project(module + (is_biased                       ? "router"
+                                  : config_.mixture.granite_names ? "router.layer"
+                                                                  : "gate"),
+                        is_biased, x);
   return config_.mixture.sigmoid_scores ? sigmoid(z) : exp(log_softmax(z));
 }
 
 Var Layers::experts(const std::string& module, const Var& x, const Var& p) const {
   const std::string all = module + "experts.";
-  const Matrix correction = config_.mixture.sigmoid_scores
-                                ? held_constant(parameter(module + "gate.e_score_correction_bias").value())
+  const Matrix correction = config_.mixture.corrected
+                                ? held_constant(parameter(module + config_.mixture.correction).value())
                                 : Matrix();
   const auto of_rows = [&](int e, const Var& rows) {
     return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
@@ -29,6 +32,15 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p) const
   return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
 }
 
+Var Layers::granite_experts(const std::string& prefix, const Var& x, const Var& p) const {
+  const std::string in = prefix + "block_sparse_moe.";
+  const StackedNames names{in + "input_linear.weight", in + "output_linear.weight", in + "experts."};
+  const auto of_rows = [&](int e, const Var& rows) { return stacked_expert(names, e, rows); };
+  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows);
+  if (config_.mixture.shared_expert_intermediate_size == 0) return y;
+  return add(y, mlp(prefix + config_.modules.mlp + ".", x));
+}
+
 Var Layers::router_added_to_mlp(const std::string& prefix, const Var& h) const {
   const Var normed = rms_norm(h, parameter(prefix + "router.scale"), config_.rms_norm_eps);
   const Number hidden = config_.hidden_size;
@@ -36,10 +48,12 @@ Var Layers::router_added_to_mlp(const std::string& prefix, const Var& h) const {
 }
 
 Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const {
+  const std::string all = prefix + "experts.";
+  const StackedNames names{all + "gate_up_proj", all + "down_proj", all};
   const Var scales = transpose(parameter(prefix + "router.per_expert_scale"));
   const auto of_rows = [&](int e, const Var& rows) {
     const std::vector<int> of_every_row(static_cast<std::size_t>(rows.rows()), e);
-    return scale_rows(stacked_expert(prefix + "experts.", e, rows), gather_rows(scales, of_every_row));
+    return scale_rows(stacked_expert(names, e, rows), gather_rows(scales, of_every_row));
   };
   const Var of_experts =
       mixture_of_experts(config_.mixture, norm(prefix + "pre_feedforward_layernorm_2", h), p, of_rows);
@@ -47,36 +61,37 @@ Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& 
              norm(prefix + "post_feedforward_layernorm_2", of_experts));
 }
 
-Var Layers::stacked_expert(const std::string& experts, int e, const Var& x) const {
+Var Layers::stacked_expert(const StackedNames& names, int e, const Var& x) const {
   const Index width = config_.mixture.moe_intermediate_size;
-  const Var both = stacked_linear(experts + "gate_up_proj", e, x);
+  const Var both = stacked_linear(names.gate_up, names.adapters + "gate_up_proj", e, x);
   const Var inner = expert_activation(slice_columns(both, 0, width), slice_columns(both, width, width));
-  return stacked_linear(experts + "down_proj", e, inner);
+  return stacked_linear(names.down, names.adapters + "down_proj", e, inner);
 }
 
 /// W_e x with expert e's rows of the matrices of all experts below one another, and its adapter.
-Var Layers::stacked_linear(const std::string& module, int e, const Var& x) const {
-  const Var& all = parameter(module);
+Var Layers::stacked_linear(const std::string& matrices, const std::string& adapter, int e,
+                           const Var& x) const {
+  const Var& all = parameter(matrices);
   const auto count = static_cast<int>(all.rows()) / config_.mixture.num_experts;
   std::vector<int> rows(static_cast<std::size_t>(count));
   std::iota(rows.begin(), rows.end(), e * count);
   const Var y = linear(x, gather_rows(all, rows));
-  return config_.adapters.contains(module) ? add(y, expert_delta(module, e, x)) : y;
+  return config_.adapters.contains(adapter) ? add(y, expert_delta(adapter, e, x)) : y;
 }
 
 Var Layers::expert(const std::string& experts, int e, const Var& x) const {
   const std::string module = experts + std::to_string(e) + ".";
   if (config_.hidden_act == Activation::kRelu2) return gated(module, false, x);
   const Index width = config_.mixture.moe_intermediate_size;
-  Var gate = project(module + "gate_proj", false, x);
-  Var up = project(module + "up_proj", false, x);
+  Var gate = project(module + config_.modules.gate, false, x);
+  Var up = project(module + config_.modules.up, false, x);
   if (config_.adapters.contains(experts + "gate_up_proj")) {
     const Var both = expert_delta(experts + "gate_up_proj", e, x);
     gate = add(gate, slice_columns(both, 0, width));
     up = add(up, slice_columns(both, width, width));
   }
   const Var inner = expert_activation(gate, up);
-  const Var y = project(module + "down_proj", false, inner);
+  const Var y = project(module + config_.modules.down, false, inner);
   if (!config_.adapters.contains(experts + "down_proj")) return y;
   return add(y, expert_delta(experts + "down_proj", e, inner));
 }

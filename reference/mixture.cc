@@ -40,7 +40,7 @@ std::vector<std::vector<int>> largest_columns(const Matrix& x, int count) {
 
 std::vector<std::vector<int>> chosen_experts(const MixtureSettings& mixture, const Matrix& p,
                                              const Matrix& correction) {
-  if (!mixture.sigmoid_scores) return largest_columns(p, mixture.num_experts_per_tok);
+  if (!mixture.corrected) return largest_columns(p, mixture.num_experts_per_tok);
   require_shape("chosen_experts", "the correction", correction, 1, p.cols());
   Matrix choice = p.rowwise() + correction.row(0);
   const Index size = p.cols() / mixture.n_group;
@@ -76,12 +76,14 @@ Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& 
   }
   if (mixture.norm_topk_prob) {
     Var total = std::accumulate(weights.begin() + 1, weights.end(), weights.front(), add);
-    if (mixture.sigmoid_scores) total = offset(total, 1e-20);
+    if (mixture.added_to_sum > 0.0) total = offset(total, mixture.added_to_sum);
+    if (mixture.least_sum > 0.0)
+      total = clip(total, mixture.least_sum, std::numeric_limits<double>::infinity());
     const Var reciprocal = exp(scale(log(total), -1.0));  // a sum of probabilities is positive
     for (Var& weight : weights) weight = mul(weight, reciprocal);
   }
 
-  if (mixture.sigmoid_scores) {
+  if (mixture.routed_scaling_factor != 1.0) {
     for (Var& weight : weights) weight = scale(weight, mixture.routed_scaling_factor);
   }
 

@@ -15,9 +15,9 @@ namespace streambp::STREAMBP_REFERENCE {
 std::vector<std::vector<int>> largest_columns(const Matrix& x, int count);
 
 /// The experts of each token, given the router's p [tokens, num_experts]: the num_experts_per_tok largest,
-/// the best one first. A sigmoid router (DeepSeek-V3, 2024, https://arxiv.org/abs/2412.19437; transformers,
-/// modeling_deepseek_v3.py) chooses by c = p + correction, [1, num_experts], and only among the experts of
-/// the topk_group groups of neighbours whose two largest c have the largest sums. Another has no correction.
+/// the best one first. A corrected router (DeepSeek-V3, 2024, https://arxiv.org/abs/2412.19437; transformers,
+/// modeling_deepseek_v3.py, modeling_ernie4_5_moe.py) chooses by c = p + correction, [1, num_experts], and
+/// only among the experts of the topk_group groups of neighbours whose two largest c have the largest sums.
 /// A plain function, like largest_columns. Throws std::invalid_argument if the correction has another shape.
 std::vector<std::vector<int>> chosen_experts(const MixtureSettings& mixture, const Matrix& p,
                                              const Matrix& correction);
@@ -28,8 +28,8 @@ std::vector<std::vector<int>> chosen_experts(const MixtureSettings& mixture, con
 /// norm_topk_prob,
 ///     y = sum over the chosen experts of p_e expert(e, x)
 /// (The softmax of the logits of the chosen alone, which GPT-OSS takes, is the same as these p_e divided by
-/// their sum: the sum over all experts cancels.) Of a sigmoid router p is the sigmoid of the logits, the sum
-/// is 1e-20 more, and y is multiplied by routed_scaling_factor.
+/// their sum: the sum over all experts cancels.) Of a sigmoid router p is the sigmoid of the logits. The sum
+/// is added_to_sum more and at least least_sum, and y is multiplied by routed_scaling_factor.
 /// The gradient goes through the p_e of the chosen; which ones are chosen (chosen_experts) is held constant.
 Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& p,
                        const std::function<Var(int expert, const Var& rows)>& expert,

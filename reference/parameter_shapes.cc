@@ -124,7 +124,8 @@ class Collector {
     if (rule.conv_bias) shapes_[module + "conv1d.bias"] = {1, mixed};
     shapes_[module + "A_log"] = {1, heads};
     shapes_[module + "dt_bias"] = {1, heads};
-    row(module + "norm", rule.state_space ? static_cast<int>(values) : rule.value_head_dim);
+    if (rule.norms_gated)
+      row(module + "norm", rule.state_space ? static_cast<int>(values) : rule.value_head_dim);
     linear(module + "out_proj", hidden, values);
   }
 
@@ -158,7 +159,7 @@ class Collector {
       linear(module + "gate", count, hidden);
       for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);
     }
-    if (config_.mixture.sigmoid_scores) shapes_[module + "gate.e_score_correction_bias"] = {1, count};
+    if (config_.mixture.corrected) shapes_[module + config_.mixture.correction] = {1, count};
     const int shared = config_.mixture.shared_expert_intermediate_size;
     if (shared > 0 && !config_.mixture.shared_expert_ungated) {
       expert(module + "shared_expert.", shared);
@@ -166,6 +167,20 @@ class Collector {
     } else if (shared > 0) {
       expert(module + "shared_experts.", shared);
     }
+  }
+
+  /// Granite's, of "model.layers.0.".
+  void granite_experts(const std::string& prefix, int layer) {
+    const Index hidden = config_.hidden_size;
+    const Index width = config_.mixture.moe_intermediate_size;
+    const int count = config_.mixture.num_experts;
+    const std::string in = prefix + "block_sparse_moe.";
+    linear(in + "router.layer", count, hidden);
+    shapes_[in + "input_linear.weight"] = {count * 2 * width, hidden};
+    shapes_[in + "output_linear.weight"] = {count * hidden, width};
+    adapter(in + "experts.gate_up_proj", 2 * width, hidden, count);
+    adapter(in + "experts.down_proj", hidden, width, count);
+    if (config_.mixture.shared_expert_intermediate_size > 0) mlp(prefix + config_.modules.mlp + ".", layer);
   }
 
   /// Gemma 4's, of "model.layers.0.".
@@ -206,9 +221,10 @@ class Collector {
   void scalar(const std::string& name) { shapes_[name] = {1, 1}; }
 
   void expert(const std::string& module, Index width) {
-    if (config_.hidden_act != Activation::kRelu2) linear(module + "gate_proj", width, config_.hidden_size);
-    linear(module + "up_proj", width, config_.hidden_size);
-    linear(module + "down_proj", config_.hidden_size, width);
+    const ModuleNames& modules = config_.modules;
+    if (config_.hidden_act != Activation::kRelu2) linear(module + modules.gate, width, config_.hidden_size);
+    linear(module + modules.up, width, config_.hidden_size);
+    linear(module + modules.down, config_.hidden_size, width);
   }
 
   std::size_t adapters() const { return adapters_; }
@@ -239,6 +255,8 @@ Shapes parameter_shapes(const ModelConfig& config) {
     const bool mixes = config.has_mixer(layer);
     if (mixes && config.is_linear(layer)) {
       collect.delta_rule(prefix + config.modules.recurrence + ".");
+      if (config.delta_rule.beside_attention)
+        collect.attention(prefix + config.modules.attention + ".", layer);
     } else if (mixes && config.is_latent()) {
       collect.latent_attention(prefix + "self_attn.");
     } else if (mixes) {
@@ -247,7 +265,9 @@ Shapes parameter_shapes(const ModelConfig& config) {
     const bool is_sparse = config.is_sparse(layer), is_added = config.mixture.added_to_mlp;
     if (config.has_mlp(layer) && (!is_sparse || is_added))
       collect.mlp(prefix + config.modules.mlp + ".", layer);
-    if (is_sparse && !is_added) collect.experts(prefix + config.modules.mlp + ".");
+    const bool is_granite = config.mixture.granite_names;
+    if (is_sparse && is_granite) collect.granite_experts(prefix, layer);
+    if (is_sparse && !is_added && !is_granite) collect.experts(prefix + config.modules.mlp + ".");
     if (is_sparse && is_added) collect.experts_added_to_mlp(prefix);
     if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
   }

@@ -62,6 +62,10 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.biased_interleaved = mixture.biased_interleaved;
   same.shared_expert_ungated = mixture.shared_expert_ungated;
   same.sigmoid_scores = mixture.sigmoid_scores;
+  same.corrected = mixture.corrected;
+  same.added_to_sum = mixture.added_to_sum;
+  same.least_sum = mixture.least_sum;
+  same.granite_names = mixture.granite_names;
   same.n_group = static_cast<int>(mixture.n_group);
   same.topk_group = static_cast<int>(mixture.topk_group);
   same.routed_scaling_factor = mixture.routed_scaling_factor;
@@ -82,6 +86,12 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
   same.conv_bias = rule.conv_bias;
   same.time_step_low = rule.time_step_low;
   same.time_step_high = rule.time_step_high;
+  same.norms_gated = rule.norms_gated;
+  same.norm_before_gate = rule.norm_before_gate;
+  same.beside_attention = rule.beside_attention;
+  if (rule.beside_attention)
+    same.in_multipliers.assign(rule.in_multipliers.begin(), rule.in_multipliers.end());
+  same.out_multiplier = rule.out_multiplier;
   return same;
 }
 
@@ -93,6 +103,21 @@ reference::LatentAttentionSettings reference_latent(const LatentAttentionSetting
   same.qk_rope_head_dim = static_cast<int>(latent.qk_rope_head_dim);
   same.v_head_dim = static_cast<int>(latent.v_head_dim);
   return same;  // mscale_all_dim 0: attention_scale has that factor
+}
+
+reference::ModuleNames reference_modules(const FamilyModules& modules) {
+  return {.recurrence = modules.recurrence,
+          .mlp = modules.mlp,
+          .gate_up = modules.gate_up,
+          .down = modules.down,
+          .attention = modules.attention,
+          .out = modules.out,
+          .q_norm = modules.q_norm,
+          .k_norm = modules.k_norm,
+          .gate = modules.gate,
+          .up = modules.up,
+          .before_attention = modules.before_attention,
+          .before_mlp = modules.before_mlp};
 }
 
 reference::Gemma4Settings reference_gemma4(const Config& config) {
@@ -201,6 +226,11 @@ reference::ModelConfig reference_config(const Config& config) {
   same.embedding_scale = config.embedding_scale;
   same.residual_multiplier = config.residual_multiplier;
   same.logits_scaling = config.logits_scaling;
+  same.query_multiplier = config.query_multiplier;
+  same.key_multiplier = config.key_multiplier;
+  same.attention_multiplier = config.attention_multiplier;
+  same.gate_multiplier = config.gate_multiplier;
+  same.down_multiplier = config.down_multiplier;
   same.attention_scale = config.attention_scale;
   same.attn_logit_softcapping = config.attn_logit_softcapping;
   same.final_logit_softcapping = config.final_logit_softcapping;
@@ -218,19 +248,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.linear_attention = config.linear_attention;
   same.attention_output_gate = config.attention_output_gate;
   same.delta_rule = reference_delta_rule(config.delta_rule);
-  const FamilyModules& modules = modules_of(config);
-  same.modules = {.recurrence = modules.recurrence,
-                  .mlp = modules.mlp,
-                  .gate_up = modules.gate_up,
-                  .down = modules.down,
-                  .attention = modules.attention,
-                  .out = modules.out,
-                  .q_norm = modules.q_norm,
-                  .k_norm = modules.k_norm,
-                  .gate = modules.gate,
-                  .up = modules.up,
-                  .before_attention = modules.before_attention,
-                  .before_mlp = modules.before_mlp};
+  same.modules = reference_modules(modules_of(config));
   same.no_mixer = config.no_mixer;
   same.no_mlp = config.no_mlp;
   if (config.is_latent()) {  // which has neither of the two in the reference
@@ -243,6 +261,7 @@ reference::ModelConfig reference_config(const Config& config) {
     same.rotary_dim = 0;  // of whole heads, of either size
   }
   same.mixture = reference_mixture(config.mixture);
+  same.mixture.correction = family_of(config).experts.correction;
   if (config.pad_token_id) same.pad_token_id = static_cast<int>(*config.pad_token_id);
   return same;
 }

@@ -122,14 +122,6 @@ ModelConfig tiny_exaone4() {
   return config;
 }
 
-ModelConfig tiny_hunyuan() {
-  ModelConfig config = tiny_model();
-  config.qk_norm = true;
-  config.norms_rotated_heads = true;
-  config.qkv_bias = true;
-  return config;
-}
-
 /// Seed-OSS's biases and Helium's rotation besides.
 ModelConfig tiny_ernie4_5() {
   ModelConfig config = tiny_model();
@@ -232,7 +224,7 @@ ModelConfig tiny_deepseek_v3() {
   config.mixture.router_aux_loss_coef = 0.0;
   config.mixture.shared_expert_intermediate_size = 3;
   config.mixture.shared_expert_ungated = true;
-  config.mixture.sigmoid_scores = true;
+  config.mixture.sigmoid_scores = config.mixture.corrected = true;
   config.mixture.num_experts = 6;
   config.mixture.n_group = 2;
   config.mixture.topk_group = 1;
@@ -271,7 +263,7 @@ ModelConfig tiny_minimax_m2() {
   config.mixture = tiny_mixture().mixture;
   config.mixture.router_aux_loss_coef = 0.0;
   config.mixture.sparse = {true, true};
-  config.mixture.sigmoid_scores = true;
+  config.mixture.sigmoid_scores = config.mixture.corrected = true;
   return config;
 }
 
@@ -394,6 +386,10 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"minimax_m2", tiny_minimax_m2()},
           {"granite hybrid", tiny_granite_hybrid()},
           {"lfm2", tiny_lfm2()},
+          {"lfm2_moe", tiny_lfm2_moe()},
+          {"granite hybrid with experts", tiny_granite_hybrid_moe()},
+          {"falcon_h1", tiny_falcon_h1()},
+          {"ernie4_5_moe", tiny_ernie4_5_moe()},
           {"nemotron_h", tiny_nemotron_h()}};
 }
 

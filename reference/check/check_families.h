@@ -18,8 +18,23 @@ ModelConfig tiny_granite_hybrid();
 /// A layer with a window, which rotates, and one without either.
 ModelConfig tiny_cohere2();
 
+/// Norms of heads after their rotation.
+ModelConfig tiny_hunyuan();
+
+/// Experts which a softmax and a correction choose, and one that every token has.
+ModelConfig tiny_ernie4_5_moe();
+
 /// A convolution, and attention.
 ModelConfig tiny_lfm2();
+
+/// The same with experts of sigmoids in the second layer.
+ModelConfig tiny_lfm2_moe();
+
+/// Experts next to the shared MLP in both layers of tiny_granite_hybrid().
+ModelConfig tiny_granite_hybrid_moe();
+
+/// A state space next to attention, with factors of what their maps give.
+ModelConfig tiny_falcon_h1();
 
 /// A layer of each kind.
 ModelConfig tiny_nemotron_h();

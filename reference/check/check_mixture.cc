@@ -218,7 +218,7 @@ void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
 }  // namespace
 
 double lead_of_choice(const MixtureSettings& mixture, const DoubleMatrix& p, const DoubleMatrix& correction) {
-  if (!mixture.sigmoid_scores) return lead(p.array().log().matrix(), mixture.num_experts_per_tok);
+  if (!mixture.corrected) return lead(p.array().log().matrix(), mixture.num_experts_per_tok);
   const std::vector<Real> sums = sums_of_groups(mixture, p, correction);
   DoubleMatrix groups(1, mixture.n_group);
   for (Index group = 0; group < mixture.n_group; ++group) {
@@ -249,7 +249,7 @@ void check_mixture(Suite& suite) {
   const int groups[][4] = {{3, 1, 1, 2}, {6, 2, 1, 2}, {6, 3, 2, 3}, {8, 2, 2, 3}};
   for (const auto& [experts, all, open, chosen] : groups) {
     MixtureSettings mixture;
-    mixture.sigmoid_scores = true;
+    mixture.sigmoid_scores = mixture.corrected = true;
     mixture.routed_scaling_factor = 2.5;
     mixture.num_experts = experts;
     mixture.n_group = all;

@@ -37,8 +37,12 @@ ModelConfig adapted(ModelConfig config) {
   }
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.is_sparse(layer) || config.hidden_act == Activation::kRelu2) continue;
-    const std::string experts =
-        layer_prefix(layer) + (config.mixture.added_to_mlp ? "" : "mlp.") + "experts.";
+    const MixtureSettings& mixture = config.mixture;
+    const std::string experts = layer_prefix(layer) +
+                                (mixture.added_to_mlp    ? ""
+                                 : mixture.granite_names ? "block_sparse_moe."
+                                                         : config.modules.mlp + ".") +
+                                "experts.";
     adapt(experts + "gate_up_proj");
     adapt(experts + "down_proj");
   }
@@ -99,8 +103,8 @@ double smallest_lead(const ModelConfig& config, const DoubleWeights& weights) {
       std::transform(scores.data(), scores.data() + scores.size(), p.data(),
                      [](const Scalar& entry) { return static_cast<double>(real_part(entry)); });
       const DoubleMatrix correction =
-          config.mixture.sigmoid_scores
-              ? weights.at(layer_prefix(layer) + config.modules.mlp + ".gate.e_score_correction_bias")
+          config.mixture.corrected
+              ? weights.at(layer_prefix(layer) + config.modules.mlp + "." + config.mixture.correction)
               : DoubleMatrix();
       for (Index t = 0; t < p.rows(); ++t) {
         smallest = std::min(smallest, lead_of_choice(config.mixture, p.row(t), correction));

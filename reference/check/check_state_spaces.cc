@@ -1,5 +1,5 @@
 // Tiny models of the families of 2025 with new mathematics, for the checks by differences: state spaces,
-// short convolutions, and attention next to the MLP.
+// short convolutions, attention next to the MLP, and routers with a correction.
 #include "reference/check/check_families.h"
 
 namespace streambp::STREAMBP_REFERENCE {
@@ -47,6 +47,75 @@ ModelConfig tiny_lfm2() {
   return config;
 }
 
+ModelConfig tiny_hunyuan() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = true;
+  config.norms_rotated_heads = true;
+  config.qkv_bias = true;
+  return config;
+}
+
+ModelConfig tiny_ernie4_5_moe() {
+  ModelConfig config = tiny_model();
+  config.rope_interleaved = true;
+  config.mixture.num_experts = 4;
+  config.mixture.num_experts_per_tok = 2;
+  config.mixture.moe_intermediate_size = 5;
+  config.mixture.norm_topk_prob = true;
+  config.mixture.router_aux_loss_coef = 0.6;  // far larger than in real models, so that it is seen
+  config.mixture.sparse = {true, true};
+  config.mixture.shared_expert_intermediate_size = 3;
+  config.mixture.shared_expert_ungated = config.mixture.corrected = true;
+  config.mixture.correction = "moe_statics.e_score_correction_bias";
+  config.mixture.least_sum = 0.5;  // which some tokens' sums are below
+  return config;
+}
+
+ModelConfig tiny_lfm2_moe() {
+  ModelConfig config = tiny_lfm2();
+  config.mixture.num_experts = 4;
+  config.mixture.num_experts_per_tok = 2;
+  config.mixture.moe_intermediate_size = 5;
+  config.mixture.sparse = {false, true};
+  config.mixture.norm_topk_prob = true;
+  config.mixture.sigmoid_scores = config.mixture.corrected = true;
+  config.mixture.correction = "expert_bias";
+  config.mixture.added_to_sum = 0.1;  // far more than in real models, so that it is seen
+  config.mixture.routed_scaling_factor = 1.4;
+  return config;
+}
+
+ModelConfig tiny_granite_hybrid_moe() {
+  ModelConfig config = tiny_granite_hybrid();
+  config.mixture.num_experts = 4;
+  config.mixture.num_experts_per_tok = 2;
+  config.mixture.moe_intermediate_size = 5;
+  config.mixture.sparse = {true, true};
+  config.mixture.granite_names = config.mixture.norm_topk_prob = config.mixture.shared_expert_ungated = true;
+  config.mixture.shared_expert_intermediate_size = config.intermediate_size;
+  config.mixture.router_aux_loss_coef = 0.6;
+  return config;
+}
+
+ModelConfig tiny_falcon_h1() {
+  ModelConfig config = tiny_model();
+  config.linear_attention = {true, true};
+  config.delta_rule = tiny_granite_hybrid().delta_rule;
+  config.delta_rule.beside_attention = true;
+  config.delta_rule.norm_before_gate = true;
+  config.delta_rule.in_multipliers = {0.7, 1.4, 0.9, 1.1, 0.8};
+  config.delta_rule.out_multiplier = 0.6;
+  config.query_multiplier = 0.8;
+  config.key_multiplier = 1.2;
+  config.attention_multiplier = 1.3;
+  config.gate_multiplier = 1.5;
+  config.down_multiplier = 0.7;
+  config.modules.recurrence = "mamba";
+  config.modules.mlp = "feed_forward";
+  config.modules.before_mlp = "pre_ff_layernorm";
+  return config;
+}
+
 ModelConfig tiny_nemotron_h() {
   ModelConfig config = tiny_model();
   config.num_hidden_layers = 4;
@@ -59,7 +128,8 @@ ModelConfig tiny_nemotron_h() {
   config.mixture.num_experts_per_tok = 2;
   config.mixture.moe_intermediate_size = 5;
   config.mixture.shared_expert_intermediate_size = 3;
-  config.mixture.shared_expert_ungated = config.mixture.sigmoid_scores = config.mixture.norm_topk_prob = true;
+  config.mixture.shared_expert_ungated = config.mixture.norm_topk_prob = true;
+  config.mixture.sigmoid_scores = config.mixture.corrected = true;
   config.mixture.sparse = {false, false, false, true};
   config.delta_rule = tiny_granite_hybrid().delta_rule;
   config.modules.recurrence = config.modules.mlp = config.modules.attention = "mixer";

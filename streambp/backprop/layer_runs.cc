@@ -26,7 +26,7 @@ double rows_seen(const std::vector<int64_t>& lengths, int64_t chunk, int64_t win
 /// LayerRuns::prefixes.
 double prefixes_of(const Settings& settings, const std::vector<int64_t>& lengths, const Config& config,
                    int64_t layer) {
-  if (config.is_recurrent(layer) || settings.chunk == 0) return 0.0;
+  if (!config.attends(layer) || settings.chunk == 0) return 0.0;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   return rows_seen(lengths, settings.chunk, config.windows[static_cast<size_t>(layer)]) /
          static_cast<double>(tokens);

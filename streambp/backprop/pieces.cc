@@ -69,7 +69,7 @@ at::Tensor layer_forward(const Model& model, const Stream& stream, int64_t layer
   Stream asked = stream;
   asked.router = &router;
   const Mixture& mixture = model.layers()[static_cast<size_t>(layer)].weights().mixture;
-  if (mixture.correction != nullptr)
+  if (mixture.sigmoid)
     throw InputError("router logits: their sigmoids are this model's scores, which no loss balances");
   const int64_t experts = static_cast<int64_t>(mixture.experts.size());
   *router_logits =

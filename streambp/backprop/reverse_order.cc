@@ -21,16 +21,18 @@ class SeenAgain {
   CarryStream& stream() { return *stream_; }
 
   void compute(int64_t index) {
-    const Span span(decoder_.is_recurrent() ? "state of chunk {}" : "keys and values of chunk {}", index);
+    const Span span(decoder_.attends() ? "keys and values of chunk {}" : "state of chunk {}", index);
     const Rows rows = forward_.chunks().rows(index);
-    if (decoder_.is_recurrent()) {
-      const DeltaCarry left =
+    Carry own;
+    if (decoder_.is_recurrent())
+      own.recurrent =
           decoder_.state_after(forward_.input(layer_, rows), rows, stream_->before(rows).recurrent);
-      return stream_->store(rows, {.attention = {}, .recurrent = left});
+    if (decoder_.attends()) {
+      const KeysValues projected = kept().projected(rows);
+      const at::Tensor input = projected.keys.defined() ? at::Tensor() : forward_.input(layer_, rows);
+      own.attention = decoder_.keys_values(input, rows, projected);
     }
-    const KeysValues projected = kept().projected(rows);
-    const at::Tensor input = projected.keys.defined() ? at::Tensor() : forward_.input(layer_, rows);
-    stream_->store(rows, {.attention = decoder_.keys_values(input, rows, projected), .recurrent = {}});
+    stream_->store(rows, own);
   }
 
   /// Tell that compute(index), or the chunk's run, comes soon: copies from the host begin.

@@ -106,7 +106,11 @@ std::unique_ptr<CarryStream> RowsOfRank::carry_stream(const Model& model, const 
     if (!split_.is_contiguous())
       throw InputError("layer {} is recurrent, expected rows that were divided for a model with such layers",
                        layer);
-    return std::make_unique<PassedStates>(communicator_, *this, model, chunks, holds, arrived_[layer]);
+    auto states = std::make_unique<PassedStates>(communicator_, *this, model, chunks, holds, arrived_[layer]);
+    if (!config.attends(layer)) return states;
+    return both_carries(std::make_unique<ExchangedKeysValues>(communicator_, *this, routes_of(config, layer),
+                                                              model, layer, chunks, nullptr),
+                        std::move(states));
   }
   if (config.shares_keys_values(layer)) {
     const RowRoutes& kept = routes_of(config, config.producer_of(layer));

@@ -92,7 +92,7 @@ SequenceWork::SequenceWork(const Config& config) {
   for (const ParameterShape& shape : parameter_shapes(config))
     of_row_ += 2.0 * kProductsOfWeight * numbers_of(shape) * share_met(config, shape);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (config.is_recurrent(layer)) continue;
+    if (!config.attends(layer)) continue;
     of_pair_[config.windows[static_cast<size_t>(layer)]] += kProductsOfPair * attended_width(config, layer);
   }
 }

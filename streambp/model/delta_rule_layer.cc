@@ -29,10 +29,20 @@ Projected take_apart(const DeltaRuleSettings& sizes, const at::Tensor& qkvz, con
           flat(gates[1]), flat(gates[0])};
 }
 
+/// The columns that x, B and C are made of, [n, channels], times Falcon-H1's factors.
+at::Tensor with_factors(const DeltaRule& rule, const at::Tensor& qkv) {
+  if (!rule.scales_channels) return qkv;
+  const DeltaRuleSettings& sizes = rule.settings;
+  const auto part = [&](int64_t size, size_t index) {
+    return at::full({size}, sizes.in_multipliers[index], qkv.options());
+  };
+  return qkv * at::cat({part(sizes.values(), 1), part(sizes.keys(), 2), part(sizes.keys(), 3)});
+}
+
 Projected project(const DeltaRule& rule, const at::Tensor& x) {
   const std::vector<at::Tensor> all = linear(x, rule.maps());
   if (rule.in_proj_qkvz != nullptr) return take_apart(rule.settings, all[0], all[1]);
-  if (rule.in_proj_b == nullptr) return {all[0], all[1], all[2], {}};
+  if (rule.in_proj_b == nullptr) return {with_factors(rule, all[0]), all[1], all[2], {}};
   return {all[0], all[1], all[3], all[2]};
 }
 
@@ -55,6 +65,21 @@ Gates gates(const DeltaRule& rule, const Projected& projected) {
   return {decay_of_step(step, *rule.a_log), step};
 }
 
+/// What the recurrence gives, gated by z and normed as the rule has it, [n, Hv Dv].
+at::Tensor gated(const DeltaRule& rule, const at::Tensor& hidden, const at::Tensor& z) {
+  if (!rule.norms_before_gate.empty()) {
+    const auto groups = static_cast<int64_t>(rule.norms_before_gate.size());
+    std::vector<at::Tensor> normed = hidden.flatten(1).chunk(groups, /*dim=*/1);
+    for (size_t i = 0; i < normed.size(); ++i)
+      normed[i] = rms_norm(normed[i].contiguous(), rule.norms_before_gate[i]);
+    return at::cat(normed, /*dim=*/1) * at::silu(z);
+  }
+  if (rule.norm == nullptr) return hidden.flatten(1) * at::silu(z);
+  return rule.settings.state_space
+             ? norm_of_gated(hidden, z, *rule.norm, rule.settings.key_heads, rule.norm_eps)
+             : gated_rms_norm(hidden, z, *rule.norm, rule.norm_eps);
+}
+
 /// LFM2's: conv(b x) between its gates b and z, [n, D].
 ConvOutput convolved(const DeltaRule& rule, const at::Tensor& x, const at::Tensor& b,
                      const std::vector<int64_t>& offsets, const TailBefore& before) {
@@ -75,9 +100,11 @@ bool DeltaRule::trainable() const {
   const auto maps = this->maps();
   const auto own = {conv1d, a_log, dt_bias, norm, conv_bias, skip};
   return std::any_of(maps.begin(), maps.end(), [](const Linear* map) { return map->trainable(); }) ||
-         std::any_of(own.begin(), own.end(), [](const Parameter* parameter) {
-           return parameter != nullptr && parameter->trainable();
-         });
+         std::any_of(
+             own.begin(), own.end(),
+             [](const Parameter* parameter) { return parameter != nullptr && parameter->trainable(); }) ||
+         std::any_of(norms_before_gate.begin(), norms_before_gate.end(),
+                     [](const RmsNorm& norm) { return norm.weight->trainable(); });
 }
 
 DeltaOutput delta_rule_forward(const DeltaRule& rule, const at::Tensor& x,
@@ -107,11 +134,7 @@ DeltaOutput delta_rule_forward(const DeltaRule& rule, const at::Tensor& x,
       out.hidden =
           add_skip(out.hidden, conv.hidden.narrow(1, sizes.first_value(), sizes.values()), *rule.skip);
   }
-  const at::Tensor hidden =
-      rule.settings.state_space
-          ? norm_of_gated(out.hidden, z, *rule.norm, rule.settings.key_heads, rule.norm_eps)
-          : gated_rms_norm(out.hidden, z, *rule.norm, rule.norm_eps);
-  return {hidden, {std::move(out.state), std::move(tail)}};
+  return {gated(rule, out.hidden, z), {std::move(out.state), std::move(tail)}};
 }
 
 DeltaCarry delta_rule_carry(const DeltaRule& rule, const at::Tensor& x, const std::vector<int64_t>& offsets,
@@ -126,7 +149,7 @@ DeltaCarry delta_rule_carry(const DeltaRule& rule, const at::Tensor& x, const st
     std::vector<const Linear*> maps = rule.maps();
     maps.erase(maps.begin() + 1);
     const auto all = linear(x, maps);
-    projected = {all[0], {}, all.back(), all.size() > 2 ? all[1] : at::Tensor()};
+    projected = {with_factors(rule, all[0]), {}, all.back(), all.size() > 2 ? all[1] : at::Tensor()};
   }
   ConvOutput conv = causal_conv_silu(projected.qkv, *rule.conv1d, offsets, before.tail, rule.conv_bias);
   const auto [decay, beta] = gates(rule, projected);

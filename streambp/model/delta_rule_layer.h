@@ -13,6 +13,7 @@
 #include "streambp/ops/recurrent/causal_conv.h"
 #include "streambp/ops/recurrent/delta_rule.h"
 #include "streambp/ops/recurrent/gated_norm.h"
+#include "streambp/ops/rms_norm.h"
 
 namespace streambp {
 
@@ -40,9 +41,12 @@ struct DeltaRule {
   Parameter* conv1d = nullptr;  // [channels, 1, kernel]
   Parameter* a_log = nullptr;   // [Hv]
   Parameter* dt_bias = nullptr;
-  Parameter* norm = nullptr;  // [Dv]; of Mamba-2 [Hv Dv]
+  Parameter* norm = nullptr;  // [Dv]; of Mamba-2 [Hv Dv], or null
   // Mamba-2's alone: [channels], or null, and [Hv].
   Parameter *conv_bias = nullptr, *skip = nullptr;
+  std::vector<RmsNorm> norms_before_gate;  // Falcon-H1's may be these instead, of each group's columns
+  /// Whether x, B and C have factors of their own (DeltaRuleSettings::in_multipliers), and in_proj_qkv none.
+  bool scales_channels = false;
   double norm_eps = 1e-6;
   DeltaRuleSettings settings;
 

@@ -130,16 +130,27 @@ DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, cons
 LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Before& before,
                                   const LayerRun& run, Activations known) const {
   Carry own;
+  const at::Tensor residual = with_recurrence(x, rows, before, run, own, known.attention_half);
   at::Tensor attended = has_mixer() ? mixed(x, rows, before, run, own, known) : at::Tensor();
-  LayerOutput result = finish(x, std::move(attended), rows, run, std::move(known));
+  LayerOutput result = finish(x, residual, std::move(attended), rows, run, std::move(known));
   result.own = std::move(own);
   return result;
 }
 
-LayerOutput DecoderLayer::finish(const at::Tensor& x, at::Tensor attended, const Rows& rows,
-                                 const LayerRun& run, Activations known) const {
+at::Tensor DecoderLayer::with_recurrence(const at::Tensor& x, const Rows& rows, const Before& before,
+                                         const LayerRun& run, Carry& own, const at::Tensor& half) const {
+  if (!recurrent_ || !attends()) return x;
+  const MemoryScope scope("attention");
+  DeltaOutput output = delta_rule_forward(weights_.delta_rule, normed(x, weights_.before_attention, run.ops),
+                                          rows.offsets, before.recurrent);
+  own.recurrent = std::move(output.own);
+  return linear_add(x, output.hidden, *weights_.recurrent_out, half.defined() ? unread(x) : half);
+}
+
+LayerOutput DecoderLayer::finish(const at::Tensor& x, const at::Tensor& residual, at::Tensor attended,
+                                 const Rows& rows, const LayerRun& run, Activations known) const {
   LayerOutput result;
-  const at::Tensor middle = has_mixer() ? add_attention(x, attended, known.attention_half) : x;
+  const at::Tensor middle = has_mixer() ? add_attention(residual, attended, known.attention_half) : x;
   attended.reset();
   known.attention_half =
       run.keeps_attention_half && has_mixer() ? known.attention_half.detach() : at::Tensor();
@@ -154,7 +165,7 @@ at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Befo
                                const LayerRun& run, Carry& own, Activations& known) const {
   const MemoryScope scope("attention");
   if (config_.is_latent()) return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
-  if (!recurrent_) return attend(x, rows, before, run, own.attention, known).flatten(1);
+  if (attends()) return attend(x, rows, before, run, own.attention, known).flatten(1);
   DeltaOutput output = delta_rule_forward(weights_.delta_rule, normed(x, weights_.before_attention, run.ops),
                                           rows.offsets, before.recurrent);
   own.recurrent = std::move(output.own);
@@ -222,15 +233,16 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
     }
     attended = attended.flatten(1);
   }
-  return finish(x, std::move(attended), rows, run, std::move(known));
+  return finish(x, x, std::move(attended), rows, run, std::move(known));
 }
 
 at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const Before& before,
                                         const LayerRun& run, Carry& own) const {
   if (!has_mixer()) return x;
   Activations known;
+  const at::Tensor residual = with_recurrence(x, rows, before, run, own, known.attention_half);
   const at::Tensor attended = mixed(x, rows, before, run, own, known);
-  return add_attention(x, attended, known.attention_half);
+  return add_attention(residual, attended, known.attention_half);
 }
 
 at::Tensor DecoderLayer::add_attention(const at::Tensor& x, const at::Tensor& attended,
@@ -297,8 +309,8 @@ bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
   if (w.delta_rule.trainable() || w.latent.trainable() || w.per_layer.trainable()) return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
-  for (const Linear* map :
-       {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.mixture.router, w.mixture.shared_expert_gate}) {
+  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.recurrent_out, w.mixture.router,
+                            w.mixture.shared_expert_gate}) {
     if (is_trained(map)) return true;
   }
   for (const RmsNorm* norm :

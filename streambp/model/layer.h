@@ -115,6 +115,8 @@ struct LayerOutput {
 ///     post_feedforward_layernorm(mlp(middle))
 /// or before both at once (Cohere)
 ///     y = x + attention(input_layernorm(x)) + mlp(input_layernorm(x))
+/// A recurrence may stand in attention's place, or next to it (Falcon-H1):
+///     middle = x + recurrence(input_layernorm(x)) + attention(input_layernorm(x))
 class DecoderLayer {
  public:
   struct Weights {
@@ -124,10 +126,11 @@ class DecoderLayer {
     RmsNorm q_norm, k_norm;      // only with Config::qk_norm: [E], or [H E] and [K E] with qk_norm_full_width
     RmsNorm v_norm;              // only with Config::norms_values: [E]
     Parameter* sinks = nullptr;  // [H], only with Config::attention_sinks
-    DeltaRule delta_rule;        // of a recurrent layer, whose o_proj is linear_attn.out_proj; no q_proj
-    LatentAttention latent;      // with latent attention; no q_proj
-    GatedMlp mlp;                // of a dense layer, or one with both
-    Mixture mixture;             // of a sparse one
+    DeltaRule delta_rule;        // of a recurrent layer, whose o_proj is linear_attn.out_proj; no q_proj ...
+    const Linear* recurrent_out = nullptr;  // ... but where it attends as well: that is this then
+    LatentAttention latent;                 // with latent attention; no q_proj
+    GatedMlp mlp;                           // of a dense layer, or one with both
+    Mixture mixture;                        // of a sparse one
     RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
     PerLayerInput per_layer;            // only with Config::has_per_layer_inputs()
     Parameter* layer_scalar = nullptr;  // [1], only with Config::layer_scalar
@@ -147,11 +150,13 @@ class DecoderLayer {
 
   /// Whether it hands a state, which may be empty, from token to token instead of looking at all of them.
   bool is_recurrent() const { return recurrent_; }
+  /// Whether it attends, be it next to a recurrence.
+  bool attends() const { return config_.attends(index_); }
   /// Whether it has a first half.
   bool has_mixer() const { return config_.has_mixer(index_); }
 
   /// Keys and values of hidden states x [n, D], or of `projected`; x may then be undefined where no graph is
-  /// wanted. Not of a recurrent layer.
+  /// wanted. Of a layer that attends.
   KeysValues keys_values(const at::Tensor& x, const Rows& rows, const KeysValues& projected = {}) const;
 
   /// What a recurrent layer's rows x [n, D] leave, without a graph.
@@ -164,8 +169,9 @@ class DecoderLayer {
 
   // The same where attention is somebody else's work, between the two:
 
-  /// What attention takes of x [n, D]; not of a recurrent layer or latent attention. `projected` as in
-  /// Activations: what is known is not computed again; receives what the run keeps. `shared`: Before::shared.
+  /// What attention takes of x [n, D]; not of layers that are recurrent alone, or of latent attention.
+  /// `projected` as in Activations: what is known is not computed again; receives what the run keeps.
+  /// `shared`: Before::shared.
   AttentionHeads attention_heads(const at::Tensor& x, const Rows& rows, const LayerRun& run,
                                  KeysValues& projected, const Prefix& shared = {}) const;
 
@@ -216,9 +222,14 @@ class DecoderLayer {
                             KeysValues& own) const;
   at::Tensor attend(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                     KeysValues& own, Activations& known) const;
-  /// The output for x [n, D] and what its attention gave (add_attention), with what the run keeps of `known`.
-  LayerOutput finish(const at::Tensor& x, at::Tensor attended, const Rows& rows, const LayerRun& run,
-                     Activations known) const;
+  /// x with what a recurrence next to attention adds, or x itself; `own` receives the state. `half`:
+  /// Activations::attention_half; where it is known, the sum is wanted for its graph alone.
+  at::Tensor with_recurrence(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
+                             Carry& own, const at::Tensor& half) const;
+  /// The output for x [n, D], its residual (with_recurrence) and what its attention gave (add_attention),
+  /// with what the run keeps of `known`.
+  LayerOutput finish(const at::Tensor& x, const at::Tensor& residual, at::Tensor attended, const Rows& rows,
+                     const LayerRun& run, Activations known) const;
   /// Queries of what q_proj gives, and their gates [n, H, E], undefined where there are none.
   std::pair<at::Tensor, at::Tensor> queries_and_gates(const at::Tensor& projected) const;
   /// Middle [n, D] for x [n, D] and what its attention gave. `half`: Activations::attention_half, which

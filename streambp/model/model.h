@@ -215,15 +215,23 @@ class Model {
   /// The map of `name`'s weight, and bias where it has one; one that is added to the residual stream.
   Linear* add_map(const std::string& name, bool bias);
   Linear* add_residual_map(const std::string& name, bool bias);
-  /// The maps of `sizes` rows that stand one after another in one.
-  std::vector<const Linear*> add_fused_maps(const std::string& name, const std::vector<int64_t>& sizes);
+  /// The maps of `sizes` rows that stand one after another in one; what each gives is multiplied by its
+  /// entry of `scales`, where there are.
+  std::vector<const Linear*> add_fused_maps(const std::string& name, const std::vector<int64_t>& sizes,
+                                            const std::vector<double>& scales = {});
   /// One expert's map in the two tensors of all: [in, out] of [experts, in, out], [out] of [experts, out].
   Linear* add_expert_map(const std::string& experts, int64_t expert, const std::string& part);
   RmsNorm norm_of(const std::string& name) const;
   /// One without a weight of its own, over `size` numbers.
   RmsNorm plain_norm(int64_t size);
   GatedMlp make_mlp(const std::string& name);
+  GatedMlp make_fused_mlp(const std::string& name, int64_t width);
   Mixture make_mixture(const std::string& name);
+  Mixture make_granite_mixture(const std::string& prefix);
+  /// Experts that are parts of two tensors of all, `gate_up` [experts, 2 F, D], the gate's rows before the
+  /// up's, and `down` [experts, D, F]; adapters know them as `name`'s.
+  void add_stacked_experts(const std::string& name, const std::string& gate_up, const std::string& down,
+                           Mixture& mixture);
   void make_mixture_next_to_mlp(const std::string& prefix, DecoderLayer::Weights& weights);
   PerLayerInput make_per_layer_input(const std::string& prefix, int64_t index);
   void make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights);

@@ -28,7 +28,8 @@ Linear* Model::add_residual_map(const std::string& name, bool bias) {
   return map;
 }
 
-std::vector<const Linear*> Model::add_fused_maps(const std::string& name, const std::vector<int64_t>& sizes) {
+std::vector<const Linear*> Model::add_fused_maps(const std::string& name, const std::vector<int64_t>& sizes,
+                                                 const std::vector<double>& scales) {
   const Parameter& whole = parameter(name + ".weight");
   std::vector<const Linear*> maps;
   int64_t first_row = 0;
@@ -36,6 +37,7 @@ std::vector<const Linear*> Model::add_fused_maps(const std::string& name, const 
     Linear* const map = add_map(name, /*bias=*/false);
     map->weight = add_rows(whole, first_row, rows);
     map->first_row = std::exchange(first_row, first_row + rows);
+    if (!scales.empty()) map->output_scale = scales[maps.size()];
     maps.push_back(map);
   }
   return maps;
@@ -57,8 +59,32 @@ GatedMlp Model::make_mlp(const std::string& name) {
             .gate_up_proj = add_map(name + ".up_proj", bias)};
   }
   const FamilyModules& modules = modules_of(config_);
-  return {add_map(name + "." + modules.gate, bias), add_map(name + "." + modules.up, bias),
-          add_residual_map(name + "." + modules.down, bias), config_.hidden_act};
+  Linear *const gate = add_map(name + "." + modules.gate, bias), *const up =
+                                                                     add_map(name + "." + modules.up, bias);
+  gate->output_scale = config_.gate_multiplier;
+  Linear* const down = add_residual_map(name + "." + modules.down, bias);
+  down->output_scale *= config_.down_multiplier;
+  return {gate, up, down, config_.hidden_act};
+}
+
+GatedMlp Model::make_fused_mlp(const std::string& name, int64_t width) {
+  const FamilyModules& modules = modules_of(config_);
+  const auto maps = add_fused_maps(name + "." + modules.gate_up, {width, width});
+  return {maps[0], maps[1], add_residual_map(name + "." + modules.down, /*bias=*/false), config_.hidden_act};
+}
+
+Mixture Model::make_granite_mixture(const std::string& prefix) {
+  const MixtureSettings& settings = config_.mixture;
+  const std::string in = prefix + "block_sparse_moe.";
+  Mixture mixture;
+  mixture.router = add_map(in + "router.layer", /*bias=*/false);
+  mixture.experts_per_token = settings.num_experts_per_tok;
+  mixture.normalise = settings.norm_topk_prob;
+  add_stacked_experts(in + "experts", in + "input_linear.weight", in + "output_linear.weight", mixture);
+  if (settings.shared_expert_intermediate_size > 0)
+    mixture.shared_expert =
+        make_fused_mlp(prefix + modules_of(config_).mlp, settings.shared_expert_intermediate_size);
+  return mixture;
 }
 
 Mixture Model::make_mixture(const std::string& name) {
@@ -80,19 +106,40 @@ Mixture Model::make_mixture(const std::string& name) {
     mlp.clamped = {config_.swiglu_alpha, config_.swiglu_limit};
     mixture.experts.push_back(mlp);
   }
-  if (settings.sigmoid_scores) {
-    mixture.correction = &parameter(name + ".gate.e_score_correction_bias");
-    mixture.groups = settings.n_group;
-    mixture.topk_groups = settings.topk_group;
-    mixture.scale = settings.routed_scaling_factor;
-  }
+  mixture.sigmoid = settings.sigmoid_scores;
+  if (settings.corrected) mixture.correction = &parameter(name + "." + family_of(config_).experts.correction);
+  mixture.groups = settings.n_group;
+  mixture.topk_groups = settings.topk_group;
+  mixture.scale = settings.routed_scaling_factor;
+  mixture.added_to_sum = settings.added_to_sum;
+  mixture.least_sum = settings.least_sum;
+  if (settings.shared_expert_intermediate_size == 0) return mixture;
   if (settings.shared_expert_ungated) {
     mixture.shared_expert = make_mlp(name + ".shared_experts");
-  } else if (settings.shared_expert_intermediate_size > 0) {
+  } else {
     mixture.shared_expert = make_mlp(name + ".shared_expert");
     mixture.shared_expert_gate = add_map(name + ".shared_expert_gate", /*bias=*/false);
   }
   return mixture;
+}
+
+void Model::add_stacked_experts(const std::string& name, const std::string& gate_up, const std::string& down,
+                                Mixture& mixture) {
+  const auto map_of_expert = [&](int64_t expert, const std::string& whole, const char* part, int64_t first,
+                                 int64_t rows) {
+    Linear* const map = add_linear(fmt::format("{}.{}.{}", name, expert, part), whole);
+    map->weight = add_part(*map->weight,
+                           [=](const at::Tensor& x) { return x.select(0, expert).narrow(0, first, rows); });
+    return map;
+  };
+  const int64_t width = config_.mixture.moe_intermediate_size;
+  for (int64_t expert = 0; expert < config_.mixture.num_experts; ++expert) {
+    Linear* const output = map_of_expert(expert, down, "down_proj", 0, config_.hidden_size);
+    output->output_scale = config_.residual_multiplier;
+    mixture.experts.push_back({map_of_expert(expert, gate_up, "gate_proj", 0, width),
+                               map_of_expert(expert, gate_up, "up_proj", width, width), output,
+                               config_.hidden_act});
+  }
 }
 
 void Model::make_mixture_next_to_mlp(const std::string& prefix, DecoderLayer::Weights& weights) {
@@ -105,20 +152,7 @@ void Model::make_mixture_next_to_mlp(const std::string& prefix, DecoderLayer::We
   mixture.experts_per_token = settings.num_experts_per_tok;
   mixture.normalise = settings.norm_topk_prob;
   const std::string experts = prefix + "experts";
-  const auto map_of_expert = [&](int64_t expert, const char* part, const char* name, int64_t first,
-                                 int64_t rows) {
-    Linear* const map = add_linear(fmt::format("{}.{}.{}", experts, expert, name), experts + "." + part);
-    map->weight = add_part(*map->weight,
-                           [=](const at::Tensor& x) { return x.select(0, expert).narrow(0, first, rows); });
-    return map;
-  };
-  const int64_t width = settings.moe_intermediate_size;
-  for (int64_t expert = 0; expert < settings.num_experts; ++expert) {
-    mixture.experts.push_back({map_of_expert(expert, "gate_up_proj", "gate_proj", 0, width),
-                               map_of_expert(expert, "gate_up_proj", "up_proj", width, width),
-                               map_of_expert(expert, "down_proj", "down_proj", 0, config_.hidden_size),
-                               config_.hidden_act});
-  }
+  add_stacked_experts(experts, experts + ".gate_up_proj", experts + ".down_proj", mixture);
   weights.router_norm = {&parameter(prefix + "router.scale"), config_.rms_norm_eps, false};
   weights.after_mlp_alone = norm_of(prefix + "post_feedforward_layernorm_1");
   weights.before_experts = norm_of(prefix + "pre_feedforward_layernorm_2");
@@ -153,12 +187,19 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
         add_fused_maps(name + ".qkv_proj", {config_.num_attention_heads * config_.head_dim, keys, keys});
     std::tie(weights.q_proj, weights.k_proj, weights.v_proj) = std::tie(qkv[0], qkv[1], qkv[2]);
   } else {
-    weights.q_proj = add_map(name + ".q_proj", config_.qkv_bias);
-    if (own_keys) weights.k_proj = add_map(name + ".k_proj", config_.qkv_bias);
+    const auto add = [&](const char* part, double scale) {
+      Linear* const map = add_map(name + part, config_.qkv_bias);
+      map->output_scale = scale;
+      return map;
+    };
+    weights.q_proj = add(".q_proj", config_.query_multiplier);
+    if (own_keys) weights.k_proj = add(".k_proj", config_.key_multiplier);
     if (own_keys && !config_.keys_are_values(index))
-      weights.v_proj = add_map(name + ".v_proj", config_.qkv_bias);
+      weights.v_proj = add(".v_proj", config_.query_multiplier);
   }
-  weights.o_proj = add_residual_map(name + "." + modules_of(config_).out, config_.o_bias);
+  Linear* const out = add_residual_map(name + "." + modules_of(config_).out, config_.o_bias);
+  out->output_scale *= config_.attention_multiplier;
+  weights.o_proj = out;
   if (config_.qk_norm) {
     const auto [of_queries, of_keys] = qk_norm_names(config_);
     weights.q_norm = norm_of(name + "." + of_queries);
@@ -180,8 +221,12 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
     return;
   }
   if (rule.settings.state_space) {
+    const auto& [of_z, of_x, of_b, of_c, of_steps] = rule.settings.in_multipliers;
+    const bool alike = of_x == of_b && of_x == of_c;
     const auto maps = add_fused_maps(
-        name + ".in_proj", {rule.settings.values(), rule.settings.channels(), rule.settings.value_heads});
+        name + ".in_proj", {rule.settings.values(), rule.settings.channels(), rule.settings.value_heads},
+        {of_z, alike ? of_x : 1.0, of_steps});
+    rule.scales_channels = !alike;
     std::tie(rule.in_proj_z, rule.in_proj_qkv, rule.in_proj_a) = std::tie(maps[0], maps[1], maps[2]);
     rule.skip = &parameter(name + ".D");
     if (rule.settings.conv_bias) rule.conv_bias = &parameter(name + ".conv1d.bias");
@@ -197,9 +242,20 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
   rule.conv1d = &parameter(name + ".conv1d.weight");
   rule.a_log = &parameter(name + ".A_log");
   rule.dt_bias = &parameter(name + ".dt_bias");
-  rule.norm = &parameter(name + ".norm.weight");
+  if (rule.settings.norm_before_gate) {
+    const int64_t groups = rule.settings.key_heads, size = rule.settings.values() / groups;
+    for (int64_t group = 0; group < groups; ++group)
+      rule.norms_before_gate.push_back(
+          {add_part(parameter(name + ".norm.weight"),
+                    [=](const at::Tensor& x) { return x.narrow(0, group * size, size); }),
+           config_.rms_norm_eps});
+  } else if (rule.settings.norms_gated) {
+    rule.norm = &parameter(name + ".norm.weight");
+  }
   rule.norm_eps = config_.rms_norm_eps;
-  weights.o_proj = add_residual_map(name + ".out_proj", /*bias=*/false);
+  Linear* const out = add_residual_map(name + ".out_proj", /*bias=*/false);
+  out->output_scale *= rule.settings.out_multiplier;
+  (rule.settings.beside_attention ? weights.recurrent_out : weights.o_proj) = out;
 }
 
 void Model::make_latent(const std::string& name, DecoderLayer::Weights& weights) {
@@ -250,21 +306,17 @@ DecoderLayer Model::make_layer(int64_t index) {
   weights.before_mlp = config_.parallel ? weights.before_attention : norm(names.before_mlp);
   weights.after_mlp = norm(names.after_mlp);
   const bool mixes = config_.has_mixer(index);
-  if (mixes && config_.is_recurrent(index)) {
-    make_delta_rule(prefix + modules.recurrence, weights);
-  } else if (mixes && config_.is_latent()) {
+  if (mixes && config_.is_recurrent(index)) make_delta_rule(prefix + modules.recurrence, weights);
+  if (config_.attends(index) && config_.is_latent()) {
     make_latent(prefix + "self_attn", weights);
-  } else if (mixes) {
+  } else if (config_.attends(index)) {
     make_attention(prefix + modules.attention, index, weights);
   }
   const std::string mlp = prefix + modules.mlp;
   if (config_.is_sparse(index) && !config_.mixture.next_to_mlp) {
-    weights.mixture = make_mixture(mlp);
+    weights.mixture = config_.mixture.granite_names ? make_granite_mixture(prefix) : make_mixture(mlp);
   } else if (config_.fused_projections || config_.fused_gate_up) {
-    const auto maps =
-        add_fused_maps(mlp + "." + modules.gate_up, {config_.intermediate_size, config_.intermediate_size});
-    weights.mlp = {maps[0], maps[1], add_residual_map(mlp + "." + modules.down, /*bias=*/false),
-                   config_.hidden_act};
+    weights.mlp = make_fused_mlp(mlp, config_.intermediate_size);
   } else if (config_.has_mlp(index)) {
     weights.mlp = make_mlp(mlp);
     if (config_.is_sparse(index)) make_mixture_next_to_mlp(prefix, weights);

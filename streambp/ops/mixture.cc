@@ -23,18 +23,18 @@ struct Share {
 
 /// What a forward pass leaves for the backward pass.
 struct Routing {
-  at::Tensor probabilities;  // [n, X], float32 or wider; with a correction the sigmoids
+  at::Tensor probabilities;  // [n, X], float32 or wider: the softmax, or the sigmoids
   at::Tensor choices;        // [n, k] int64
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
   std::vector<Share> shares;
   std::vector<at::Tensor> untouched;  // in a dry run: as large as the shares that were not run
 };
 
-/// What the chosen experts' probabilities are divided by where they are normalised, [n, 1]; sigmoids may all
-/// be 0.
+/// What the chosen experts' probabilities are divided by where they are normalised, [n, 1].
 at::Tensor divisor_of(const Routing& routing, const Mixture& settings) {
   at::Tensor sum = routing.top.sum(1, /*keepdim=*/true);
-  return settings.correction == nullptr ? sum : sum.add_(1e-20);
+  if (settings.added_to_sum > 0.0) sum.add_(settings.added_to_sum);
+  return settings.least_sum > 0.0 ? sum.clamp_min_(settings.least_sum) : sum;
 }
 
 /// The chosen experts' shares, [n, k]: their weights before Mixture::scale.
@@ -82,18 +82,12 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   return shares;
 }
 
-/// [n, X], float32 or wider. Sigmoids, which a correction next to them is to tell apart, are of logits that
-/// are summed so wide, as in transformers.
-at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const MixtureRun& run) {
+/// The router's logits [n, X]. Those whose scores a correction next to them is to tell apart are summed in
+/// float32 or wider, as in transformers.
+at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
   const Linear& router = *settings.router;
   const at::ScalarType wide = sum_dtype(x);
-  if (settings.correction == nullptr) {
-    const at::Tensor logits = linear_forward(router, x);
-    if (run.router != nullptr && run.router->logits.defined())
-      run.router->logits.narrow(0, run.begin, x.size(0)).copy_(logits);
-    return at::softmax(logits.to(wide), -1);
-  }
-  if (x.scalar_type() == wide) return linear_forward(router, x).sigmoid_();
+  if (settings.correction == nullptr || x.scalar_type() == wide) return linear_forward(router, x);
   const at::Tensor rows = x.to(wide);
   const auto transposed = [&](const Parameter& matrix) { return matrix.value.to(wide).t(); };
   at::Tensor logits = at::mm(rows, transposed(*router.weight));
@@ -101,14 +95,23 @@ at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const Mixture
     const LowRankAdapter& adapter = *router.adapter;
     logits.addmm_(at::mm(rows, transposed(*adapter.a)), transposed(*adapter.b), /*beta=*/1, adapter.scale);
   }
-  return logits.sigmoid_();
+  return logits;
+}
+
+/// [n, X], float32 or wider.
+at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const MixtureRun& run) {
+  const at::Tensor logits = logits_of(x, settings);
+  if (run.router != nullptr && run.router->logits.defined())
+    run.router->logits.narrow(0, run.begin, x.size(0)).copy_(logits);
+  const at::Tensor wide = logits.to(sum_dtype(x));
+  return settings.sigmoid ? at::sigmoid(wide) : at::softmax(wide, -1);
 }
 
 /// The chosen experts, [n, k] int64.
 at::Tensor choose(const at::Tensor& scores, const Mixture& settings) {
   const int64_t k = settings.experts_per_token;
-  if (settings.correction == nullptr) return std::get<1>(scores.topk(k, -1));
-  at::Tensor corrected = scores + settings.correction->value;
+  at::Tensor corrected =
+      settings.correction == nullptr ? scores : scores + settings.correction->value.flatten();
   if (settings.topk_groups < settings.groups) {
     const at::Tensor groups = corrected.view({scores.size(0), settings.groups, -1});
     const at::Tensor best = std::get<0>(groups.topk(2, -1)).sum(-1);
@@ -129,7 +132,13 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
     if (run.choices != nullptr) run.choices->keep(run.layer, run.begin, routing.choices);
   }
   routing.top = routing.probabilities.gather(1, routing.choices);
-  if (run.balance != nullptr) run.balance->count(routing.probabilities, routing.choices, run.begin);
+  if (run.balance == nullptr) return;
+  // The loss is of the most probable experts, which a correction's choice need not be.
+  const at::Tensor most_probable =
+      settings.correction == nullptr
+          ? routing.choices
+          : std::get<1>(routing.probabilities.topk(settings.experts_per_token, -1));
+  run.balance->count(routing.probabilities, most_probable, run.begin);
 }
 
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& of_router,
@@ -176,14 +185,17 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
     d_top = d_top * expert_scales(routing, settings);
   }
   if (settings.normalise) {
-    const at::Tensor along = (d_top * top_shares(routing, settings)).sum(1, /*keepdim=*/true);
-    d_top = (d_top - along).div_(divisor_of(routing, settings));
+    const at::Tensor divisor = divisor_of(routing, settings);
+    at::Tensor along = (d_top * top_shares(routing, settings)).sum(1, /*keepdim=*/true);
+    // A sum below the least one is not what was divided by.
+    if (settings.least_sum > 0.0)
+      along.masked_fill_(routing.top.sum(1, /*keepdim=*/true) < settings.least_sum, 0.0);
+    d_top = (d_top - along).div_(divisor);
   }
   at::Tensor dp = at::zeros_like(p);
   dp.scatter_(1, routing.choices, d_top);
-  if (settings.correction != nullptr) return dp.mul_(at::mul(p, 1.0 - p));
   if (run.balance != nullptr) dp.add_(run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type()));
-  dp = (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+  dp = settings.sigmoid ? dp.mul_(at::mul(p, 1.0 - p)) : (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
   if (run.router != nullptr && run.router->gradient.defined())
     dp.add_(run.router->gradient.narrow(0, run.begin, p.size(0)));
   return dp;

@@ -1,6 +1,6 @@
 // A mixture of experts in place of an MLP (Shazeer et al., 2017, arXiv 1701.06538, as Mixtral, Qwen2-MoE,
-// Qwen3-MoE, GPT-OSS, DeepSeek V3, GLM-4.5 and Gemma 4 have it): a router picks some of many gated MLPs for
-// each token and adds up what they give.
+// Qwen3-MoE, GPT-OSS, DeepSeek V3, GLM-4.5, Gemma 4, ERNIE 4.5, Granite and LFM2 have it): a router picks
+// some of many gated MLPs for each token and adds up what they give.
 //
 // Routing looks at one token alone, so a mixture streams over chunks as any MLP does. Only the auxiliary loss
 // that balances the experts' load is a matter of the whole batch; it is linear in the routers' probabilities,
@@ -59,17 +59,21 @@ class RouterBalance {
 
 struct Mixture {
   const Linear* router = nullptr;  // [X, D]
-  /// DeepSeek V3 and GLM-4.5: the scores are sigmoids of the logits instead of their softmax, and what is
-  /// added to them for the choice alone, [X] in float32 or wider.
+  /// DeepSeek V3, GLM-4.5 and LFM2: the scores are sigmoids of the logits instead of their softmax.
+  bool sigmoid = false;
+  /// What is added to the scores for the choice alone, [X] or [1, X] in float32 or wider; null: nothing is.
   const Parameter* correction = nullptr;
-  int64_t groups = 1;       // of experts of neighbouring numbers, with a correction ...
+  int64_t groups = 1;       // of experts of neighbouring numbers ...
   int64_t topk_groups = 1;  // ... of which those with the largest sum of their two best have the choice
   double scale = 1.0;       // of the chosen experts' weights
   Parameter* expert_scale = nullptr;  // [X], Gemma 4: each expert's weights are multiplied by its own
   std::vector<GatedMlp> experts;
   int64_t experts_per_token = 1;
-  bool normalise =
-      false;  // whether the chosen experts' weights are divided by their sum: a softmax of theirs
+  /// Whether the chosen experts' weights are divided by their sum: a softmax of theirs. Sigmoids may all be
+  /// 0, and a correction may choose improbable experts: what is added to the sum, and what it is at least.
+  bool normalise = false;
+  double added_to_sum = 0.0;
+  double least_sum = 0.0;
   /// An expert that every token has, where it has maps: times the sigmoid of this map [1, D] (Qwen2-MoE), or
   /// where the map is null as it is (DeepSeek V3).
   const Linear* shared_expert_gate = nullptr;
@@ -91,14 +95,14 @@ struct MixtureRun {
   bool graph_only = false;           // the values are left out: the result is unread()
   RouterBalance* balance = nullptr;  // counts, and has a gradient
   RouterChoices* choices = nullptr;  // are taken where they are kept, and kept where not
-  RouterOutput* router = nullptr;    // of a mixture without a correction
+  RouterOutput* router = nullptr;
 };
 
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
-/// softmax(router(x)), taken in float32 or wider, or are of sigmoids as Mixture::correction says; and the
-/// shared expert's output where there is one. No balance goes with a correction. Maps and balance must
-/// outlive the graph. Ties between equal probabilities are broken as ATen's topk does.
-/// `of_router` [n, D]: what the router reads instead of x, where it is defined.
+/// softmax(router(x)), taken in float32 or wider, or of sigmoids; and the shared expert's output where there
+/// is one. No balance goes with sigmoids. Maps and balance must outlive the graph. Ties between equal
+/// probabilities are broken as ATen's topk does. `of_router` [n, D]: what the router reads instead of x,
+/// where it is defined.
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
                    const MixtureRun& run = {}, const at::Tensor& of_router = {});
 

@@ -28,7 +28,7 @@ namespace {
 /// Whether a layer attends to all earlier tokens.
 bool sees_all(const Config& config, int64_t layer, int64_t seq_len) {
   const int64_t window = config.windows[static_cast<size_t>(layer)];
-  return !config.is_recurrent(layer) && (window == 0 || window >= seq_len);
+  return config.attends(layer) && (window == 0 || window >= seq_len);
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   int64_t carries = 0, gradients = 0;  // numbers of a token
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (config.is_recurrent(layer) || config.shares_keys_values(layer)) continue;
+    if (!config.attends(layer) || config.shares_keys_values(layer)) continue;
     carries += config.carry_width(layer);
     if (sees_all(config, layer, seq_len)) gradients += config.carry_width(layer);
   }

@@ -17,18 +17,20 @@ class LayerFlops {
              const std::vector<int64_t>& lengths)
       : tokens_(tokens) {
     const DecoderLayer::Weights& weights = layer.weights();
+    if (weights.recurrent_out != nullptr) output_.add(*weights.recurrent_out);
     if (config.is_recurrent(index) && config.has_mixer(index)) {
       const DeltaRule& rule = weights.delta_rule;
       rule_ = delta_rule_flops(rule.settings);
       for (const Linear* map : rule.maps()) (map == rule.in_proj_z ? queries_ : keys_values_).add(*map);
-    } else if (config.is_latent()) {
+    }
+    if (config.attends(index) && config.is_latent()) {
       const LatentAttention& latent = weights.latent;
       attention_ = 2.0 * static_cast<double>(latent.heads.heads * latent.heads.width()) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
       for (const Linear* map : latent.query_maps()) queries_.add(*map);
       keys_values_.add(*latent.kv_a_proj);
       expansion_.add(*latent.kv_b_proj);
-    } else if (config.has_mixer(index)) {
+    } else if (config.attends(index)) {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
       queries_.add(*weights.q_proj);

@@ -26,7 +26,11 @@ double visible_pairs(const std::vector<int64_t>& lengths, int64_t window) {
 namespace {
 
 std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& weights) {
-  if (weights.delta_rule.conv1d != nullptr) return weights.delta_rule.maps();
+  if (weights.delta_rule.conv1d != nullptr) {
+    std::vector<const Linear*> maps = weights.delta_rule.maps();
+    for (const Linear* map : weights.projections()) maps.push_back(map);  // of a layer that attends as well
+    return maps;
+  }
   if (weights.latent.kv_b_proj == nullptr) return weights.projections();  // none without a first half
   std::vector<const Linear*> maps = weights.latent.query_maps();
   maps.insert(maps.end(), {weights.latent.kv_a_proj, weights.latent.kv_b_proj});
@@ -47,17 +51,18 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     const DecoderLayer::Weights& weights = model.layers()[i].weights();
     MapFlops maps;
     const bool recurrent = model.layers()[i].is_recurrent();
-    if (weights.o_proj != nullptr) maps.add(*weights.o_proj);
+    for (const Linear* map : {weights.o_proj, weights.recurrent_out}) {
+      if (map != nullptr) maps.add(*map);
+    }
     for (const Linear* map : maps_before_attention(weights)) maps.add(*map);
     add_mlp(weights, maps, maps);
     const bool goes_back = static_cast<int64_t>(i) >= model.lowest_trainable_layer();
     add(maps, goes_back);
     if (recurrent && weights.o_proj == nullptr) continue;
-    if (recurrent) {
+    if (recurrent)
       flops += (goes_back ? 3.0 : 1.0) * tokens * delta_rule_flops(weights.delta_rule.settings).recurrence;
-      continue;
-    }
     const auto layer = static_cast<int64_t>(i);
+    if (!config.attends(layer)) continue;
     const int64_t both = config.query_width(layer) + config.attention_width(layer);
     flops += (goes_back ? 6.0 : 2.0) * static_cast<double>(both) * visible_pairs(lengths, config.windows[i]);
   }

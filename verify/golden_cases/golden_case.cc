@@ -7,6 +7,7 @@
 
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/config/family.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/objective/terms.h"
@@ -92,19 +93,12 @@ void require_fact(const CaseFile& file, const std::string& key, int64_t expected
   throw InputError("{}: {} is {}, but {} has {}", file.where(), key, number, of, expected);
 }
 
-/// A family is known if some preset is of it.
-bool is_known_family(const std::string& family) {
-  const std::vector<std::string> names = preset_names();
-  return std::any_of(names.begin(), names.end(),
-                     [&](const std::string& name) { return preset(name).family == family; });
-}
-
 void require_supported(const CaseFile& file, const std::string& objective) {
   if (!has_golden_options(objective)) throw Unsupported("objective " + shown(objective));
   const std::string tuned = file.text("finetuning");
   if (tuned != "full" && tuned != "lora") throw Unsupported("fine-tuning " + shown(tuned));
   const std::string family = file.text("model_type");
-  if (!is_known_family(family)) throw Unsupported("model type " + shown(family));
+  if (!is_family(family)) throw Unsupported("model type " + shown(family));
   const std::string dtype = file.text("dtype");
   if (dtype != "float64") throw Unsupported("dtype " + shown(dtype));
 }

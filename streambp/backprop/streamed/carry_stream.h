@@ -61,6 +61,10 @@ class CarryStream {
 /// Of a layer whose tokens know nothing of each other.
 std::unique_ptr<CarryStream> no_carry_stream();
 
+/// Of a layer that hands on both: what each of the two knows of.
+std::unique_ptr<CarryStream> both_carries(std::unique_ptr<CarryStream> keys_values,
+                                          std::unique_ptr<CarryStream> states);
+
 /// An empty one for `layer`: keys and values, the layer's own or another's, or the state of a recurrent
 /// layer.
 std::unique_ptr<CarryStream> carry_stream(const Model& model, const Stream& stream, int64_t layer,

@@ -31,10 +31,13 @@ at::Tensor OtherInputs::backward(const at::Tensor& output, const Carry& own, con
   std::vector<at::Tensor> gradients{gradient};
   roots.insert(roots.end(), roots_.begin(), roots_.end());
   gradients.insert(gradients.end(), of_roots_.begin(), of_roots_.end());
-  if (const std::vector<at::Tensor> left = received.tensors(); !left.empty()) {
-    const std::vector<at::Tensor> carried = own.tensors();
-    roots.insert(roots.end(), carried.begin(), carried.end());
-    gradients.insert(gradients.end(), left.begin(), left.end());
+  for (const auto& [carried, left] : {std::pair(own.attention.keys, received.attention.keys),
+                                      std::pair(own.attention.values, received.attention.values),
+                                      std::pair(own.recurrent.state, received.recurrent.state),
+                                      std::pair(own.recurrent.tail, received.recurrent.tail)}) {
+    if (!left.defined()) continue;
+    roots.push_back(carried);
+    gradients.push_back(left);
   }
   std::vector<at::Tensor> leaves{leaf};
   leaves.insert(leaves.end(), leaves_.begin(), leaves_.end());

@@ -216,7 +216,8 @@ LayerRun StreamedForward::layer_run(int64_t layer) const {
   return {.balance = stream_.balance.get(),
           .choices = stream_.choices.get(),
           .router = stream_.router,
-          .keeps_projected = keeps(keep_.activations.keys_values, layer),
+          .keeps_projected =
+              keeps(keep_.activations.keys_values, layer) && model_.config().can_store_keys_values(layer),
           .keeps_attention_half = keeps(keep_.activations.attention_half, layer),
           .keeps_projections = keeps(keep_.activations.gate_up, layer)};
 }

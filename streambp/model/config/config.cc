@@ -123,20 +123,25 @@ bool parse_value_model(const ConfigReader& settings) {
   return true;
 }
 
+// The key of the width of dense MLPs.
+const char* mlp_width_key(const ConfigReader& settings, const Family& family) {
+  const auto is_there = [&](const char* key) {
+    const json* const value = settings.find(key);
+    return value != nullptr && *value != 0;
+  };
+  // Where no layer has a dense MLP there need not be its width.
+  if (family.experts.always && !is_there(family.mlp_width)) return "moe_intermediate_size";
+  if (family.experts.shared_may_lack && !is_there(family.mlp_width)) return "intermediate_size";
+  return family.convolutions && is_there(kConvolutionsMlpWidth) ? kConvolutionsMlpWidth : family.mlp_width;
+}
+
 Config parse_settings(const ConfigReader& settings) {
   const Family& family = find_family(settings);
   Config config;
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
   config.hidden_size = settings.size("hidden_size", kMaxHidden);
-  // Where no layer has a dense MLP there need not be its width.
-  const bool all_experts = family.experts.always;
-  const auto is_there = [&](const char* key) { return settings.find(key) != nullptr; };
-  config.intermediate_size =
-      settings.size(all_experts && !is_there(family.mlp_width)               ? "moe_intermediate_size"
-                    : family.convolutions && is_there(kConvolutionsMlpWidth) ? kConvolutionsMlpWidth
-                                                                             : family.mlp_width,
-                    kMaxIntermediate);
+  config.intermediate_size = settings.size(mlp_width_key(settings, family), kMaxIntermediate);
   config.num_hidden_layers = family.one_part_layers ? static_cast<int64_t>(layer_parts(settings).size())
                                                     : settings.size("num_hidden_layers", kMaxLayers);
   parse_heads(settings, family, config);

@@ -2,6 +2,7 @@
 // where it has one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -36,7 +37,7 @@ struct RopeSettings {
 };
 
 /// A mixture of experts instead of a layer's MLP (Mixtral, Qwen2-MoE, Qwen3-MoE, GPT-OSS, DeepSeek V3,
-/// GLM-4.5), or next to it (Gemma 4).
+/// GLM-4.5, ERNIE 4.5, Granite, LFM2), or next to it (Gemma 4).
 struct MixtureSettings {
   int64_t num_experts = 0;  // 0: every MLP is dense
   int64_t num_experts_per_tok = 0;
@@ -52,14 +53,21 @@ struct MixtureSettings {
   /// gpt_oss: router and experts have biases, and all experts of a layer are two tensors, whose gate and up
   /// projections alternate.
   bool biased_interleaved = false;
+  /// granite: all experts of a layer are two tensors input_linear and output_linear, [out, in] for each,
+  /// under block_sparse_moe, and the shared expert is the layer's shared_mlp.
+  bool granite_names = false;
   /// deepseek_v3, glm4_moe: the shared expert (n_shared_experts of them, side by side) is added as it is,
   /// under the name shared_experts; else times the sigmoid of a gate.
   bool shared_expert_ungated = false;
-  /// deepseek_v3, glm4_moe: scores are sigmoids of the router's logits, not a softmax. The choice is among
-  /// the experts of the topk_group best of n_group groups, by scores to which a stored number of each expert
-  /// is added (e_score_correction_bias, which no gradient reaches); the chosen scores themselves, normalised
+  /// deepseek_v3, glm4_moe, lfm2_moe: scores are sigmoids of the router's logits, not a softmax. The choice
+  /// is among the experts of the topk_group best of n_group groups; the chosen scores themselves, normalised
   /// or not, times routed_scaling_factor are the weights.
   bool sigmoid_scores = false;
+  /// The same and ernie4_5_moe: the choice is by scores to which a stored number of each expert is added
+  /// (e_score_correction_bias, which no gradient reaches).
+  bool corrected = false;
+  double added_to_sum = 0.0;  // to what chosen scores are divided by
+  double least_sum = 0.0;     // ernie4_5_moe (moe_norm_min): what they are divided by at least
   int64_t n_group = 1;
   int64_t topk_group = 1;
   double routed_scaling_factor = 1.0;
@@ -83,10 +91,18 @@ struct DeltaRuleSettings {
   bool fused_projections = false;  // qwen3_next: in_proj_qkvz and in_proj_ba
   bool state_space = false;
   bool convolution_alone = false;
+  /// falcon_h1: the layers attend as well, to the same norm of their input, and what both give is added.
+  bool beside_attention = false;
   // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
   bool conv_bias = false;
   double time_step_low = 0.0;
   double time_step_high = std::numeric_limits<double>::infinity();
+  bool norms_gated = true;        // falcon_h1 (mamba_rms_norm): whether there is a norm of what is gated ...
+  bool norm_before_gate = false;  // ... or of the same before its gate
+  /// falcon_h1: factors of the rows of in_proj for gates, x, B, C and steps (ssm_in_multiplier times those of
+  /// ssm_multipliers), and of out_proj (ssm_out_multiplier).
+  std::array<double, 5> in_multipliers = {1.0, 1.0, 1.0, 1.0, 1.0};
+  double out_multiplier = 1.0;
 
   int64_t keys() const { return key_heads * key_head_dim; }        // the width of all keys, or queries
   int64_t values() const { return value_heads * value_head_dim; }  // of all values
@@ -166,9 +182,13 @@ struct Config {
   bool norm_centers = false;       // cohere: norms are of what they read less its mean
   bool parallel = false;           // cohere: attention and MLP read one norm of the layer's input
   double embedding_scale = 1.0;    // gemma: sqrt(hidden_size); granite: embedding_multiplier
-  bool rounds_embedding_scale = false;   // gemma: to the dtype of the parameters
-  double residual_multiplier = 1.0;      // granite: of what attention and MLP add to the residual stream
-  double logits_scaling = 1.0;           // granite, cohere (1 / logit_scale): the logits are divided by it
+  bool rounds_embedding_scale = false;  // gemma: to the dtype of the parameters
+  double residual_multiplier = 1.0;     // granite: of what attention and MLP add to the residual stream
+  double logits_scaling = 1.0;          // granite, cohere (1 / logit_scale): the logits are divided by it
+  /// falcon_h1: factors of what maps give: of q_proj and v_proj, of k_proj, of o_proj, of gate_proj and of
+  /// down_proj.
+  double query_multiplier = 1.0, key_multiplier = 1.0, attention_multiplier = 1.0, gate_multiplier = 1.0,
+         down_multiplier = 1.0;
   double attention_scale = 0.0;          // of the scores: granite's attention_multiplier, or head_dim or
                                          // query_pre_attn_scalar to the power -1/2
   double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't
@@ -201,6 +221,10 @@ struct Config {
   bool rotates(int64_t layer) const { return no_rope.empty() || !no_rope[static_cast<size_t>(layer)]; }
   bool is_recurrent(int64_t layer) const {
     return !linear_attention.empty() && linear_attention[static_cast<size_t>(layer)];
+  }
+  /// Whether it attends: instead of a recurrence, or next to one.
+  bool attends(int64_t layer) const {
+    return has_mixer(layer) && (!is_recurrent(layer) || delta_rule.beside_attention);
   }
   bool has_mixer(int64_t layer) const { return no_mixer.empty() || !no_mixer[static_cast<size_t>(layer)]; }
   bool has_mlp(int64_t layer) const { return no_mlp.empty() || !no_mlp[static_cast<size_t>(layer)]; }
@@ -292,7 +316,7 @@ struct ParameterShape {
 
 /// Whether a parameter of this name has the role kCorrection.
 inline bool is_correction(const std::string& name) {
-  return name.ends_with(".e_score_correction_bias");
+  return name.ends_with(".e_score_correction_bias") || name.ends_with(".expert_bias");
 }
 
 /// Whether a parameter of this name is a buffer in transformers, which no optimizer sees.

@@ -62,11 +62,18 @@ constexpr auto kFamilies = std::to_array<Family>({
    .head_dim_disputed = true, .pad_token_id = 0,
    .bias = {.qkv_key = "use_bias", .output_key = "use_bias", .mlp_key = "use_bias"},
    .rope = {.theta = 5e5, .interleaved = true}},
+  {.name = "ernie4_5_moe", .positions = 131072, .rms_norm_eps = 1e-5, .tied = true, .pad_token_id = 0,
+   .bias = {.qkv_key = "use_bias", .output_key = "use_bias", .mlp_key = "use_bias"},
+   .rope = {.theta = 5e5, .interleaved = true},
+   .experts = {.router = Router::kErnie, .correction = "moe_statics.e_score_correction_bias", .correction_is_row = true}},
   {.name = "exaone4", .positions = 2048, .rms_norm_eps = 1e-5, .bias = kNoBias, .qk_norm = QkNorm::kOfHeads,
    .norms = NormLayout::kAfter,
    .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .reads_period = true, .size = 4096,
                .null_is_none = true},
    .no_rope = NoRope::kFullLayers},
+  {.name = "falcon_h1", .positions = 8192, .rms_norm_eps = 1e-5, .pad_token_id = 0, .bias = kMlpByKey, .recurrent = true,
+   .state_space = FamilyStateSpace{.width = "mamba_d_ssm", .width_absent = 1024, .beside_attention = true},
+   .modules = {.before_mlp = "pre_ff_layernorm", .recurrence = "mamba", .mlp = "feed_forward", .last_norm = "final_layernorm"}},
   {.name = "gemma", .positions = 8192, .tied = true, .head_dim = 256, .pad_token_id = 0,
    .activation = Activation::kGeluTanh, .gelu_means_tanh = true, .norm_adds_one = true, .scales_embedding = true},
   {.name = "gemma2", .positions = 8192, .tied = true, .head_dim = 256, .pad_token_id = 0,
@@ -99,11 +106,17 @@ constexpr auto kFamilies = std::to_array<Family>({
    .rope = {.theta = 1.5e5, .of_class = ClassRope::kGptOss, .null_is_ambiguous = true},
    .experts = {.router = Router::kOfAllLayers, .two_names = true, .biased_interleaved = true}},
   {.name = "granite", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey, .multipliers = true},
+  {.name = "granitemoe", .positions = 2048, .key_value_heads_absent = true, .multipliers = true,
+   .experts = {.router = Router::kGranite, .parameters_in_peft = true}},
   {.name = "granitemoehybrid", .positions = 2048, .key_value_heads_absent = true, .fused_gate_up = true,
    .multipliers = true, .recurrent = true, .state_space = FamilyStateSpace{},
    .mlp_width = "shared_intermediate_size",
    .modules = {.recurrence = "mamba", .mlp = "shared_mlp", .gate_up = "input_linear", .down = "output_linear"},
-   .no_rope = NoRope::kByType, .experts = {.router = Router::kSwitchedOff}},
+   .no_rope = NoRope::kByType, .experts = {.router = Router::kGranite, .parameters_in_peft = true}},
+  {.name = "granitemoeshared", .positions = 2048, .key_value_heads_absent = true, .fused_gate_up = true,
+   .multipliers = true, .mlp_width = "shared_intermediate_size",
+   .modules = {.mlp = "shared_mlp", .gate_up = "input_linear", .down = "output_linear"},
+   .experts = {.router = Router::kGranite, .shared_may_lack = true, .parameters_in_peft = true}},
   {.name = "helium", .positions = 4096, .rms_norm_eps = 1e-8, .head_dim = 128, .heads_fill_hidden = true,
    .pad_token_id = 3, .bias = {.output_key = nullptr, .mlp_key = "mlp_bias"},
    .rope = {.theta = 1e5, .interleaved = true}},
@@ -116,6 +129,13 @@ constexpr auto kFamilies = std::to_array<Family>({
                .before_mlp = "ffn_norm", .recurrence = "conv", .mlp = "feed_forward", .gate = "w1", .up = "w3",
                .down = "w2", .last_norm = "embedding_norm"},
    .rope = {.theta = 1e6}},
+  {.name = "lfm2_moe", .positions = 128000, .rms_norm_eps = 1e-5, .norm_eps = "norm_eps", .tied = true,
+   .pad_token_id = 0, .bias = kNoBias, .qk_norm = QkNorm::kOfHeads, .recurrent = true, .convolutions = true,
+   .modules = {.q_norm = "q_layernorm", .k_norm = "k_layernorm", .out = "out_proj", .before_attention = "operator_norm",
+               .before_mlp = "ffn_norm", .recurrence = "conv", .mlp = "feed_forward", .gate = "w1", .up = "w3",
+               .down = "w2", .last_norm = "embedding_norm"},
+   .rope = {.theta = 1e6},
+   .experts = {.router = Router::kAfterDense, .correction = "expert_bias", .parameters_in_peft = true}},
   {.name = "llama", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey},
   {.name = "minimax_m2", .positions = 196608, .head_dim = 128, .bias = kNoBias,
    .qk_norm = QkNorm::kOfWholeProjections, .rope = {.theta = 5e6, .partial = 1.0, .reads_rotary_dim = true},
@@ -187,6 +207,10 @@ const Family& find_family(const ConfigReader& settings) {
     if (family.whole.model_type != nullptr) names.insert(family.whole.model_type);
   }
   settings.refuse("model_type", fmt::format("one of {}", fmt::join(names, ", ")));
+}
+
+bool is_family(const std::string& model_type) {
+  return find_row(model_type) != nullptr;
 }
 
 const Family& family_of(const Config& config) {

@@ -123,10 +123,10 @@ void parse_multipliers(const ConfigReader& settings, const Family& family, Confi
     config.attention_scale = settings.positive("attention_multiplier", 1.0);
     return;
   }
-  for (const char* key :
-       {"embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier"}) {
+  const bool of_falcon = family.state_space && family.state_space->beside_attention;
+  if (!of_falcon) settings.only("embedding_multiplier", nullptr);
+  for (const char* key : {"residual_multiplier", "logits_scaling", "attention_multiplier"})
     settings.only(key, nullptr);
-  }
 }
 
 // GPT-OSS's clamped gate.

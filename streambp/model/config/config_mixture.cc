@@ -25,6 +25,19 @@ std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
   return sparse;
 }
 
+// Scores are corrected sigmoids, whose sum DeepSeek V3's class and its kin keep from 0.
+void set_sigmoids(MixtureSettings& mixture) {
+  mixture.sigmoid_scores = mixture.corrected = true;
+  mixture.added_to_sum = 1e-20;
+}
+
+void parse_router_loss(const ConfigReader& settings, MixtureSettings& mixture) {
+  const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
+  if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
+  mixture.router_aux_loss_coef = coefficient;
+  mixture.output_router_logits = settings.flag("output_router_logits", false);
+}
+
 // Sizes and rules of the experts, but for their width.
 void parse_experts(const ConfigReader& settings, const FamilyExperts& family, const Config& config,
                    MixtureSettings& mixture) {
@@ -37,10 +50,7 @@ void parse_experts(const ConfigReader& settings, const FamilyExperts& family, co
   if (!family.two_names && settings.find("num_experts") == nullptr)
     settings.refuse("num_experts", "an integer (num_local_experts is not read)");
   mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts);
-  const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
-  if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
-  mixture.router_aux_loss_coef = coefficient;
-  mixture.output_router_logits = settings.flag("output_router_logits", false);
+  parse_router_loss(settings, mixture);
 }
 
 // Mixtral, GPT-OSS and MiniMax M2: all layers have experts, as wide as intermediate_size, and the chosen
@@ -57,8 +67,10 @@ void parse_all_sparse(const ConfigReader& settings, const FamilyExperts& family,
   mixture.norm_topk_prob = true;
   mixture.block_sparse_moe_names = family.block_sparse_moe_names;
   mixture.biased_interleaved = family.biased_interleaved;
-  mixture.sigmoid_scores = family.sigmoid_scores;
-  if (mixture.sigmoid_scores) settings.only("scoring_func", "sigmoid");
+  if (family.sigmoid_scores) {
+    set_sigmoids(mixture);
+    settings.only("scoring_func", "sigmoid");
+  }
   // Of the files of OpenAI's own reader, which hold both.
   if (mixture.biased_interleaved) settings.only("experts_per_token", mixture.num_experts_per_tok);
   mixture.sparse.assign(static_cast<std::size_t>(layers), true);
@@ -98,7 +110,8 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& fa
   mixture.shared_expert_intermediate_size =
       mixture.moe_intermediate_size *
       settings.size("n_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 1);
-  mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
+  mixture.shared_expert_ungated = true;
+  set_sigmoids(mixture);
   constexpr const char* kNormalised = "norm_topk_prob";
   mixture.norm_topk_prob =
       settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
@@ -155,7 +168,8 @@ void parse_by_layers(const ConfigReader& settings, Config& config) {
       settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, 7688);
   mixture.shared_expert_intermediate_size =
       settings.size("moe_shared_expert_intermediate_size", kMaxIntermediate, 7688);
-  mixture.shared_expert_ungated = mixture.sigmoid_scores = true;
+  mixture.shared_expert_ungated = true;
+  set_sigmoids(mixture);
   mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
   parse_groups(settings, {}, mixture);
   settings.only("num_local_experts", mixture.num_experts);
@@ -163,9 +177,89 @@ void parse_by_layers(const ConfigReader& settings, Config& config) {
   settings.only("mlp_bias", false);  // which the experts have not
 }
 
-}  // namespace
+// Granite's, of all layers or, in hybrids, none.
+void parse_granite(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  constexpr const char* kExperts = "num_local_experts";
+  const json* const experts = settings.find(kExperts);
+  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
+  const bool may_lack = family_of(config).recurrent;
+  mixture.sparse.assign(layers, !may_lack || experts == nullptr || *experts != 0);
+  if (!mixture.sparse.front()) {
+    settings.only("output_router_logits", false);
+    return;
+  }
+  mixture.num_experts = settings.size(kExperts, kMaxExpertsOfAllLayers / config.num_hidden_layers, 8);
+  settings.only("num_experts", nullptr);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 2);
+  mixture.moe_intermediate_size =
+      settings.size("intermediate_size", kMaxIntermediate / mixture.num_experts, 11008);
+  parse_router_loss(settings, mixture);
+  mixture.norm_topk_prob = mixture.granite_names = mixture.shared_expert_ungated = true;
+  const char* const width = family_of(config).mlp_width;
+  const json* const shared = settings.find(width);
+  if (width != std::string_view("intermediate_size") && shared != nullptr && *shared != 0)
+    mixture.shared_expert_intermediate_size = config.intermediate_size;
+}
 
-void parse_mixture(const ConfigReader& settings, const Family& family, Config& config) {
+// ERNIE 4.5's.
+void parse_ernie(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  const int64_t layers = config.num_hidden_layers;
+  const int64_t limit = kMaxExpertsOfAllLayers / layers;
+  const auto either = [&](const char* key, const char* other, int64_t largest, int64_t absent) {
+    return agreed(settings, key, settings.optional_size(key, largest), other,
+                  settings.optional_size(other, largest))
+        .value_or(absent);
+  };
+  mixture.num_experts = either("moe_num_experts", "num_experts", limit, 64);
+  mixture.num_experts_per_tok = either("moe_k", "num_experts_per_tok", mixture.num_experts, 6);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, 1536);
+  const auto from_zero = [&](const char* key, int64_t largest, int64_t absent) {
+    const json* const value = settings.find(key);
+    return value != nullptr && *value == 0 ? 0 : settings.size(key, largest, absent);
+  };
+  mixture.shared_expert_intermediate_size =
+      mixture.moe_intermediate_size *
+      from_zero("moe_num_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 2);
+  mixture.shared_expert_ungated = mixture.corrected = mixture.norm_topk_prob = true;
+  mixture.least_sum = settings.positive("moe_norm_min", 1e-12);
+  parse_router_loss(settings, mixture);
+  settings.only("use_bias", false);  // which experts don't have
+  const int64_t first = from_zero("moe_layer_start_index", kMaxLayers, 1);
+  constexpr const char* kLast = "moe_layer_end_index";
+  const json* const end = settings.find(kLast);
+  const int64_t last = end == nullptr || *end == -1 ? layers - 1 : from_zero(kLast, kMaxLayers, 0);
+  const int64_t interval = settings.size("moe_layer_interval", kMaxLayers, 1);
+  for (int64_t layer = 0; layer < layers; ++layer)
+    mixture.sparse.push_back((layer + 1) % interval == 0 && layer >= first && layer <= last);
+  if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end())
+    settings.refuse("moe_layer_start_index", "one that leaves a layer with experts");
+}
+
+// LFM2's.
+void parse_after_dense(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  const int64_t layers = config.num_hidden_layers;
+  mixture.num_experts = settings.size("num_experts", kMaxExpertsOfAllLayers / layers, 32);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 4);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, 1792);
+  mixture.sigmoid_scores = true;
+  mixture.corrected = settings.flag("use_expert_bias", true);
+  mixture.added_to_sum = 1e-6;
+  mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
+  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", 1.0);
+  settings.only("output_router_logits", false);
+  constexpr const char* kDense = "num_dense_layers";
+  const json* const dense = settings.find(kDense);
+  const int64_t first = dense != nullptr && *dense == 0 ? 0 : settings.size(kDense, kMaxLayers, 2);
+  if (first >= layers) settings.refuse(kDense, fmt::format("less than the {} layers", layers));
+  for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= first);
+}
+
+void parse_router(const ConfigReader& settings, const Family& family, Config& config) {
   const int64_t layers = config.num_hidden_layers;
   const FamilyExperts& of_family = family.experts;
   MixtureSettings& mixture = config.mixture;
@@ -179,13 +273,12 @@ void parse_mixture(const ConfigReader& settings, const Family& family, Config& c
         settings.only(key, nullptr);
       mixture.sparse.assign(static_cast<std::size_t>(layers), false);
       return;
-    case Router::kSwitchedOff:
-      if (const json* const experts = settings.find("num_local_experts"); experts == nullptr || *experts != 0)
-        settings.refuse("num_local_experts",
-                        "0: experts of this family are not supported (lane module streams them)");
-      settings.only("output_router_logits", false);
-      mixture.sparse.assign(static_cast<std::size_t>(layers), false);
-      return;
+    case Router::kGranite:
+      return parse_granite(settings, config);
+    case Router::kErnie:
+      return parse_ernie(settings, config);
+    case Router::kAfterDense:
+      return parse_after_dense(settings, config);
     case Router::kByLayers:
       return parse_by_layers(settings, config);
     case Router::kSoftmax:
@@ -208,6 +301,17 @@ void parse_mixture(const ConfigReader& settings, const Family& family, Config& c
     mixture.shared_expert_intermediate_size =
         settings.size("shared_expert_intermediate_size", kMaxIntermediate);
   }
+}
+
+}  // namespace
+
+void parse_mixture(const ConfigReader& settings, const Family& family, Config& config) {
+  parse_router(settings, family, config);
+  // What the class takes where the key is absent may be too much.
+  const MixtureSettings& mixture = config.mixture;
+  if (mixture.num_experts_per_tok > mixture.num_experts)
+    settings.refuse(family.experts.router == Router::kErnie ? "moe_k" : "num_experts_per_tok",
+                    fmt::format("at most the {} experts", mixture.num_experts));
 }
 
 }  // namespace streambp

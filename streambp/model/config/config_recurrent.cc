@@ -91,6 +91,7 @@ void parse_convolutions(const ConfigReader& settings, Config& config) {
   rule.conv_kernel = settings.size("conv_L_cache", kMaxKernel, 3);
   settings.only("conv_dim", config.hidden_size);
   settings.only("conv_bias", false);  // with which padding on the left would leave something
+  if (family_of(config).experts.router != Router::kNone) return;  // whose MLPs are as wide as they say
   settings.only("block_use_swiglu", true);
   if (!settings.flag("block_auto_adjust_ff_dim", true)) return;
   // A share of two thirds, then a factor, then up to a multiple.
@@ -131,9 +132,13 @@ void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& key
   rule.state_space = true;
   rule.value_heads = settings.size(keys.heads, kMaxHeads, 128);
   if (keys.expands) {
-    const int64_t width = settings.size("mamba_expand", kMaxHidden, 2) * config.hidden_size;
+    int64_t width = settings.size("mamba_expand", kMaxHidden, 2) * config.hidden_size;
+    if (keys.width != nullptr && (!settings.has(keys.width) || settings.find(keys.width) != nullptr))
+      width = settings.size(keys.width, kMaxHidden, keys.width_absent);
     if (width % rule.value_heads != 0)
-      settings.refuse(keys.heads, fmt::format("a divisor of mamba_expand hidden_size ({})", width));
+      settings.refuse(keys.heads,
+                      fmt::format("a divisor of {} ({})",
+                                  keys.width != nullptr ? keys.width : "mamba_expand hidden_size", width));
     rule.value_head_dim = width / rule.value_heads;
     const json* const size = settings.find(keys.head_dim);
     if (size != nullptr && *size != "auto") settings.only(keys.head_dim, rule.value_head_dim);
@@ -153,6 +158,37 @@ void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& key
   settings.only("mamba_proj_bias", false);
   settings.only("z_loss_coefficient", 0);  // Bamba's own loss has a term of the logits
   settings.only("normalization_function", "rmsnorm");
+}
+
+// Falcon-H1's: a state space next to attention in every layer, and factors of what their maps give.
+void parse_beside_attention(const ConfigReader& settings, Config& config) {
+  DeltaRuleSettings& rule = config.delta_rule;
+  rule.beside_attention = true;
+  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
+  config.linear_attention.assign(layers, true);
+  for (const char* key : {"layer_types", "layers_block_type"})
+    settings.only(key, std::vector<std::string>(layers, "hybrid"));
+  settings.only("projectors_bias", false);
+  rule.norms_gated = settings.flag("mamba_rms_norm", false);
+  rule.norm_before_gate = rule.norms_gated && settings.flag("mamba_norm_before_gate", true);
+  const auto factors = [&](const char* key, std::size_t count) {
+    return settings.find(key) == nullptr ? std::vector<double>(count, 1.0)
+                                         : settings.positive_list(key, count);
+  };
+  const std::vector<double> parts = factors("ssm_multipliers", rule.in_multipliers.size());
+  const double in = settings.positive("ssm_in_multiplier", 1.0);
+  for (std::size_t i = 0; i < parts.size(); ++i) rule.in_multipliers[i] = in * parts[i];
+  rule.out_multiplier = settings.positive("ssm_out_multiplier", 1.0);
+  config.query_multiplier = settings.positive("attention_in_multiplier", 1.0);
+  config.key_multiplier = config.query_multiplier * settings.positive("key_multiplier", 1.0);
+  // Which multiply what the maps read, and so no bias.
+  if (config.qkv_bias) settings.only("attention_in_multiplier", 1.0);
+  config.attention_multiplier = settings.positive("attention_out_multiplier", 1.0);
+  const std::vector<double> of_mlp = factors("mlp_multipliers", 2);
+  config.gate_multiplier = of_mlp[0];
+  config.down_multiplier = of_mlp[1];
+  config.embedding_scale = settings.positive("embedding_multiplier", 1.0);
+  config.logits_scaling = 1.0 / settings.positive("lm_head_multiplier", 1.0);
 }
 
 // Nemotron-H's: a layer without a mixer is recurrent, with an empty state.
@@ -195,7 +231,7 @@ std::string layer_parts(const ConfigReader& settings) {
 void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config) {
   if (family.one_part_layers) {
     parse_parts(settings, config);
-  } else {
+  } else if (!family.state_space || !family.state_space->beside_attention) {
     config.linear_attention = family.convolutions
                                   ? convolution_layers(settings, config.num_hidden_layers)
                                   : recurrent_layers(settings, family, config.num_hidden_layers);
@@ -207,7 +243,9 @@ void parse_recurrent(const ConfigReader& settings, const Family& family, Config&
   }
   if (family.state_space) {
     settings.only("sliding_window", nullptr);
-    return parse_state_space(settings, *family.state_space, config);
+    parse_state_space(settings, *family.state_space, config);
+    if (family.state_space->beside_attention) parse_beside_attention(settings, config);
+    return;
   }
   config.attention_output_gate = true;
   settings.only("attn_output_gate", true);

@@ -100,10 +100,12 @@ struct FamilyRope {
 
 enum class Router {
   kNone,
-  kSwitchedOff,  // where num_local_experts is 0, and nothing else is supported
   kByLayers,     // sigmoids, a correction and groups, where the list of layers says so
   kSoftmax,      // in the layers that decoder_sparse_step and mlp_only_layers leave
   kOfAllLayers,  // experts as wide as intermediate_size in every layer
+  kGranite,      // likewise, next to shared_mlp, or where num_local_experts is 0 that alone
+  kErnie,        // a softmax with a correction, in every so many layers
+  kAfterDense,   // sigmoids in one group, from num_dense_layers on (LFM2)
   kGrouped,      // sigmoids, a correction and groups, from first_k_dense_replace on
   kNextToMlp,    // Gemma 4's
 };
@@ -117,7 +119,11 @@ struct FamilyExperts {
   bool normalised_null = false;  // and where it is null
   bool block_sparse_moe_names = false;
   bool biased_interleaved = false;
-  bool sigmoid_scores = false;  // of kOfAllLayers: in one group, normalised
+  bool sigmoid_scores = false;   // of kOfAllLayers: in one group, normalised
+  bool shared_may_lack = false;  // of kGranite: the width of shared_mlp may be 0, and there is none then
+  const char* correction = "gate.e_score_correction_bias";  // its name in the MLP
+  bool correction_is_row = false;                           // of shape [1, experts]
+  bool parameters_in_peft = false;                          // PEFT has no module for the maps of an expert
   // Of kGrouped, where the keys are absent.
   int64_t experts = 0, width = 0, groups = 1, topk_groups = 1, dense_layers = 1;
   double scale = 1.0;
@@ -136,7 +142,10 @@ struct FamilyStateSpace {
   const char *groups = "mamba_n_groups", *kernel = "mamba_d_conv", *conv_bias = "mamba_conv_bias";
   const char* attends = nullptr;  // the numbers of layers that attend, instead of layer_types
   int64_t state_absent = 256, groups_absent = 1;
-  bool expands = true;  // to mamba_expand hidden_size, else to heads of a stated size
+  bool expands = true;          // to mamba_expand hidden_size, else to heads of a stated size
+  const char* width = nullptr;  // a key of the width, which null leaves at mamba_expand hidden_size
+  int64_t width_absent = 0;
+  bool beside_attention = false;  // and the multipliers that Falcon-H1 has
 };
 
 /// What the class calls its modules.
@@ -203,6 +212,9 @@ struct Family {
 
 /// The family that `settings` names as its model_type; throws InputError with the known ones otherwise.
 const Family& find_family(const ConfigReader& settings);
+
+/// Whether some row is of this model_type.
+bool is_family(const std::string& model_type);
 
 /// The row of a config that has been read: what no key can change is there, and not in Config.
 const Family& family_of(const Config& config);

@@ -65,7 +65,7 @@ class ShapeList {
       linear(in + "in_proj_b", rule.value_heads, hidden);
       linear(in + "in_proj_a", rule.value_heads, hidden);
     }
-    norm(in + "norm", rule.state_space ? rule.values() : rule.value_head_dim);
+    if (rule.norms_gated) norm(in + "norm", rule.state_space ? rule.values() : rule.value_head_dim);
     linear(in + "out_proj", hidden, rule.values());
   }
 
@@ -173,14 +173,32 @@ class ShapeList {
     shapes_.push_back({at + "layer_scalar", {1}, ParameterRole::kScalar});
   }
 
+  // Granite's: two tensors for all experts, [out, in] each, and the layer's shared MLP.
+  void granite_mixture(const std::string& at) {
+    const int64_t experts = config_.mixture.num_experts, width = config_.mixture.moe_intermediate_size;
+    const int64_t hidden = config_.hidden_size;
+    const std::string in = at + "block_sparse_moe.";
+    linear(in + "router.layer", experts, hidden);
+    const auto add = [&](const char* part, int64_t out, int64_t inner) {
+      shapes_.push_back({in + part, {experts, out, inner}, ParameterRole::kExperts, /*of_expert=*/true});
+    };
+    add("input_linear.weight", 2 * width, hidden);
+    add("output_linear.weight", hidden, width);
+    const int64_t shared = config_.mixture.shared_expert_intermediate_size;
+    if (shared > 0) dense_mlp(at + modules_of(config_).mlp + ".", shared);
+  }
+
   void mixture(const std::string& at) {
     const MixtureSettings& mixture = config_.mixture;
     if (mixture.biased_interleaved) return interleaved_mixture(at);
+    if (mixture.granite_names) return granite_mixture(at);
     const std::string in = at + modules_of(config_).mlp + ".";
     linear(in + "gate", mixture.num_experts, config_.hidden_size);
-    if (mixture.sigmoid_scores) {
-      shapes_.push_back(
-          {in + "gate.e_score_correction_bias", {mixture.num_experts}, ParameterRole::kCorrection});
+    if (mixture.corrected) {
+      const FamilyExperts& of_family = family_of(config_).experts;
+      std::vector<int64_t> shape{mixture.num_experts};
+      if (of_family.correction_is_row) shape.insert(shape.begin(), 1);
+      shapes_.push_back({in + of_family.correction, shape, ParameterRole::kCorrection});
     }
     of_expert_ = true;
     for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
@@ -243,11 +261,10 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
     const NormNames norms = config.norm_names(layer);
     list.norm_of_layer(at, norms.before_attention);
     const bool mixes = config.has_mixer(layer);
-    if (mixes && config.is_recurrent(layer)) {
-      list.delta_rule(at);
-    } else if (mixes && config.is_latent()) {
+    if (mixes && config.is_recurrent(layer)) list.delta_rule(at);
+    if (config.attends(layer) && config.is_latent()) {
       list.latent_attention(at);
-    } else if (mixes) {
+    } else if (config.attends(layer)) {
       list.attention(at, layer);
     }
     list.norm_of_layer(at, norms.after_attention);

@@ -8,6 +8,7 @@
 #include "streambp/error.h"
 #include "streambp/model/config/config.h"
 #include "streambp/model/config/presets_longrope.h"
+#include "streambp/model/config/presets_mixtures.h"
 #include "streambp/model/config/presets_recurrent.h"
 #include "streambp/model/files/strict_json.h"
 
@@ -119,59 +120,6 @@ constexpr const char* kPhi3Tiny = R"({"sliding_window": 9, "partial_rotary_facto
   "original_max_position_embeddings": 16, "rope_scaling": {"type": "longrope",
   "short_factor": [1.0, 1.25, 1.5, 2.0], "long_factor": [1.0, 3.0, 5.0, 8.0]}})";
 
-constexpr const char* kMixtral8x7 = R"({"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": null,
-  "router_aux_loss_coef": 0.02})";
-constexpr const char* kMixtralTiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9,
-  "output_router_logits": true, "router_aux_loss_coef": 0.3})";
-constexpr const char* kMiniMaxM2 = R"({"num_local_experts": 256, "num_experts_per_tok": 8, "rotary_dim": 64,
-  "router_aux_loss_coef": 0.0})";
-constexpr const char* kMiniMaxM2Tiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "partial_rotary_factor": 0.5,
-  "router_aux_loss_coef": 0.0})";
-constexpr const char* kQwen15Moe = R"({"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
-  "shared_expert_intermediate_size": 5632, "norm_topk_prob": false})";
-constexpr const char* kQwen2MoeTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
-  "shared_expert_intermediate_size": 24, "norm_topk_prob": false, "mlp_only_layers": [1], "output_router_logits": true,
-  "router_aux_loss_coef": 0.3, "use_sliding_window": true, "sliding_window": 6, "max_window_layers": 2})";
-constexpr const char* kQwen3Moe30 = R"({"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
-  "norm_topk_prob": true})";
-constexpr const char* kQwen3Moe235 = R"({"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
-  "norm_topk_prob": true})";
-constexpr const char* kQwen3MoeCpu = R"({"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768,
-  "norm_topk_prob": true})";
-constexpr const char* kQwen3MoeTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
-  "norm_topk_prob": true, "mlp_only_layers": [1], "output_router_logits": true, "router_aux_loss_coef": 0.3})";
-constexpr const char* kQwen3MoePlainTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
-  "norm_topk_prob": false})";
-
-constexpr const char* kDeepseekV3 = R"({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-  "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
-  "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-  "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096,
-  "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
-constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
-  "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-  "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
-  "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
-constexpr const char* kGlm45Air = R"({"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
-  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
-  "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5})";
-constexpr const char* kGlm47 = R"({"n_routed_experts": 160, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
-  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
-  "first_k_dense_replace": 3, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
-constexpr const char* kDeepseekV3Tiny = R"({"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
-  "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "norm_topk_prob": true,
-  "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
-  "v_head_dim": 7, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
-  "mscale": 0.7, "mscale_all_dim": 0.9}})";
-constexpr const char* kDeepseekV3PlainTiny = R"({"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
-  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 0.8, "norm_topk_prob": false,
-  "first_k_dense_replace": 0, "q_lora_rank": null, "kv_lora_rank": 9, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6,
-  "v_head_dim": 13, "rope_interleave": false, "attention_bias": true})";
-constexpr const char* kGlm4MoeTiny = R"({"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
-  "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.3, "norm_topk_prob": true,
-  "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
-
 constexpr const char* kSeedOss = R"({"attention_bias": true, "attention_dropout": 0.0, "residual_dropout": 0.0})";
 constexpr const char* kSeedOssTiny = R"({"attention_bias": true, "attention_out_bias": true, "mlp_bias": true,
   "attention_dropout": 0.0, "residual_dropout": 0.0})";
@@ -191,7 +139,8 @@ constexpr const char* kExaone4Tiny = R"({"sliding_window": 5, "layer_types": ["s
 // ibm-granite/granite-3.3-*-instruct, allenai/OLMo-2-1124-7B and Olmo-3-1025-7B, mistralai/Ministral-3-8B-* (text part),
 // THUDM/GLM-4-9B-0414, google/gemma-4-* (text part), mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
 // part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
-// zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout), baidu/ERNIE-4.5-0.3B-PT,
+// zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout), baidu/ERNIE-4.5-0.3B-PT
+// and -21B-A3B-PT, ibm-granite/granite-3.1-3b-a800m-base,
 // kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, tencent/Hunyuan-7B-*, zai-org/GLM-4.7, MiniMaxAI/MiniMax-M2 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
 constexpr Preset kPresets[] = {
   // name             family        vocab   hidden L   H  K    E    mlp  positions eps theta tied  dtype, more
@@ -237,6 +186,11 @@ constexpr Preset kPresets[] = {
   {"granite-3.3-2b",  "granite",     49159, 2048, 40, 32, 8,  64,  8192, 131072, 1e-5, 1e7, true,  kB16, kGranite2B},
   {"granite-3.3-8b",  "granite",     49159, 4096, 40, 32, 8, 128, 12800, 131072, 1e-5, 1e7, true,  kB16, kGranite8B},
   {"granite-4.0-h-350m", "granitemoehybrid", 100352, 768, 32, 12, 4, 64, 2048, 32768, 1e-5, 1e4, true, kB16, kGraniteHybrid350M},
+  {"granite-3.1-3b-a800m", "granitemoe", 49155, 1536, 32, 24, 8, 64, 512, 131072, 1e-6, 1e7, true, kB16, kGraniteMoe3B},
+  {"granite-4.0-h-7b", "granitemoehybrid", 100352, 1536, 40, 12, 4, 128, 512, 131072, 1e-5, 1e4, true, kB16, kGraniteHybrid7B},
+  {"granite-4.0-h-small", "granitemoehybrid", 100352, 4096, 40, 32, 8, 128, 768, 131072, 1e-5, 1e4, true, kB16, kGraniteHybrid32B},
+  {"falcon-h1-0.5b",  "falcon_h1",   32784, 1024, 36,  8, 2,  64,  2048,  16384, 1e-5, 1e11, false, kB16, kFalcon0B},
+  {"falcon-h1-7b",    "falcon_h1",  130049, 3072, 44, 12, 2, 128, 12288, 262144, 1e-5, 1e11, false, kB16, kFalcon7B},
   {"bamba-9b",        "bamba",      128256, 4096, 32, 32, 8, 128, 14336, 262144, 1e-5, 1e4, false, kB16, kBamba9B},
   {"olmo2-7b",        "olmo2",      100352, 4096, 32, 32, 32, 128, 11008,  4096, 1e-6, 5e5, false, kB16},
   {"olmo3-7b",        "olmo3",      100278, 4096, 32, 32, 32, 128, 11008, 65536, 1e-6, 5e5, false, kB16, kOlmo3},
@@ -260,6 +214,7 @@ constexpr Preset kPresets[] = {
   {"qwen3-next-80b-a3b", "qwen3_next", 151936, 2048, 48, 16, 2, 256, 5120, 262144, 1e-6, 1e7, false, kB16, kQwen3Next},
   {"lfm2-350m",       "lfm2",        65536, 1024, 16, 16, 8,  64,  6656, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"lfm2-1.2b",       "lfm2",        65536, 2048, 16, 32, 8,  64, 12288, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
+  {"lfm2-8b-a1b",     "lfm2_moe",    65536, 2048, 24, 32, 8,  64,  7168, 128000, 1e-5, 1e6, true,  kB16, kLfm2Moe8B},
   {"nemotron-h-8b",   "nemotron_h", 131072, 4096, 52, 32, 8, 128, 21504,   8192, 1e-5, 0,   false, kB16, kNemotronH8},
   {"nemotron-3-nano-30b-a3b", "nemotron_h", 131072, 2688, 52, 32, 2, 128, 1856, 262144, 1e-5, 0, false, kB16, kNemotron3Nano},
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
@@ -268,6 +223,7 @@ constexpr Preset kPresets[] = {
   {"glm-4.7",         "glm4_moe",   151552, 5120, 92, 96, 8, 128, 12288, 202752, 1e-5, 1e6, false, kB16, kGlm47},
   {"seed-oss-36b",    "seed_oss",   155136, 5120, 64, 80, 8, 128, 27648, 524288, 1e-6, 1e7, false, kB16, kSeedOss},
   {"ernie-4.5-0.3b",  "ernie4_5",   103424, 1024, 18, 16, 2, 128,  3072, 131072, 1e-5, 5e5, true,  kB16},
+  {"ernie-4.5-21b-a3b", "ernie4_5_moe", 103424, 2560, 28, 20, 4, 128, 12288, 131072, 1e-5, 5e5, true, kB16, kErnie45Moe21},
   {"helium-1-preview-2b", "helium",  48000, 2560, 24, 20, 20, 128, 7040,   4096, 1e-8, 1e5, false, kB16},
   {"hunyuan-7b", "hunyuan_v1_dense", 128167, 4096, 32, 32, 8, 128, 14336, 262144, 1e-5, 1e4, true, kB16, kHunyuan},
   {"exaone-4.0-1.2b", "exaone4",    102400, 2048, 30, 32, 8,  64,  4096,  65536, 1e-5, 1e6, true,  kB16, kExaone4Small},
@@ -282,6 +238,7 @@ constexpr Preset kPresets[] = {
   {"qwen3-moe-cpu",   "qwen3_moe",   32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen3MoeCpu},
   {"qwen3.5-cpu",     "qwen3_5_text", 32000, 512,  4,  4, 2, 128,  1536,  32768, 1e-6, 1e6, false, kF32, kQwen35Cpu},
   {"granite-4.0-h-cpu", "granitemoehybrid", 32000, 512, 4, 8, 4, 64, 1536, 32768, 1e-5, 1e4, false, kF32, kGraniteHybridCpu},
+  {"falcon-h1-cpu",   "falcon_h1",   32000,  512,  4,  8, 2,  64,  1024,  32768, 1e-5, 1e6, false, kF32, kFalconCpu},
   {"lfm2-cpu",        "lfm2",        32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-5, 1e6, true,  kF32, kLfm2Cpu},
   // For tests: sizes that differ from each other, and windows and scaling that start within a few dozen tokens.
   {"qwen3-tiny",      "qwen3",         101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64},
@@ -319,6 +276,11 @@ constexpr Preset kPresets[] = {
   {"bamba-tiny",      "bamba",         101,   32,  3,  4, 2,   8,    44,    512, 1e-5, 1e4, false, kF64, kBambaTiny},
   {"nemotron-h-tiny", "nemotron_h",    101,   32,  5,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kNemotronHTiny},
   {"lfm2-tiny",       "lfm2",          101,   32,  3,  4, 2,   8,    64,    512, 1e-5, 1e4, true,  kF64, kLfm2Tiny},
+  {"granite-hybrid-moe-tiny", "granitemoehybrid", 101, 32, 2, 4, 2, 8, 20, 512, 1e-5, 1e4, true,  kF64, kGraniteHybridMoeTiny},
+  {"falcon-h1-tiny",  "falcon_h1",     101,   32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, false, kF64, kFalconTiny},
+  {"lfm2-moe-tiny",   "lfm2_moe",      101,   32,  3,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kLfm2MoeTiny},
+  {"granite-moe-tiny", "granitemoe",   101,   32,  2,  4, 2,   8,    20,    512, 1e-5, 1e4, true,  kF64, kGraniteMoeTiny},
+  {"ernie4-5-moe-tiny", "ernie4_5_moe", 101,  32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kErnie45MoeTiny},
   {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},
   {"deepseek-v3-plain-tiny", "deepseek_v3", 101, 32, 2, 3, 3,  0,    44,    512, 1e-5, 1e4, true,  kF64, kDeepseekV3PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},

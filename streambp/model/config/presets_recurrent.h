@@ -1,5 +1,6 @@
 // What presets of models with recurrent layers add to their sizes, as published files have it
-// (ibm-granite/granite-4.0-h-350m, ibm-fms/Bamba-9B, LiquidAI/LFM2-1.2B, nvidia/Nemotron-H-8B-Base-8K,
+// (ibm-granite/granite-4.0-h-350m, -tiny and -small, ibm-fms/Bamba-9B, LiquidAI/LFM2-1.2B and LFM2-8B-A1B,
+// tiiuae/Falcon-H1-0.5B and -7B without their multipliers, nvidia/Nemotron-H-8B-Base-8K,
 // nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and Qwen's, config.json).
 #pragma once
 
@@ -46,6 +47,36 @@ inline constexpr const char* kLfm2Tiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4
 inline constexpr const char* kBamba9B = R"({"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_state": 128})";
 inline constexpr const char* kBambaTiny = R"({"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6,
   "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75], "mlp_bias": true, "partial_rotary_factor": 0.5})";
+
+inline constexpr const char* kGraniteHybrid7B = R"({"shared_intermediate_size": 1024, "num_local_experts": 64, "num_experts_per_tok": 6,
+  "router_aux_loss_coef": 0.0001, "layer_types": ["mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba",
+  "mamba", "attention", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba",
+  "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba"], "mamba_n_heads": 48, "mamba_d_state": 128,
+  "attention_multiplier": 0.0078125, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 6.0})";
+inline constexpr const char* kGraniteHybrid32B = R"({"shared_intermediate_size": 1536, "num_local_experts": 72, "num_experts_per_tok": 10,
+  "router_aux_loss_coef": 0.0001, "layer_types": ["mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba",
+  "mamba", "attention", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba",
+  "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba"], "mamba_n_heads": 128, "mamba_d_state": 128,
+  "attention_multiplier": 0.0078125, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 16.0})";
+inline constexpr const char* kGraniteHybridMoeTiny = R"({"shared_intermediate_size": 28, "num_local_experts": 4, "num_experts_per_tok": 2,
+  "layer_types": ["mamba", "attention"], "mamba_n_heads": 4, "mamba_d_state": 6, "mamba_d_conv": 3, "output_router_logits": true,
+  "router_aux_loss_coef": 0.3, "time_step_limit": [0.6, 0.75], "attention_multiplier": 0.4, "embedding_multiplier": 3.0,
+  "residual_multiplier": 0.7, "logits_scaling": 2.5})";
+inline constexpr const char* kLfm2Moe8B = R"({"norm_eps": 1e-5, "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4,
+  "moe_intermediate_size": 1792, "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv",
+  "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv",
+  "full_attention", "conv", "conv"]})";
+inline constexpr const char* kLfm2MoeTiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4, "num_dense_layers": 1, "num_experts": 4,
+  "num_experts_per_tok": 2, "moe_intermediate_size": 20, "routed_scaling_factor": 1.3,
+  "layer_types": ["conv", "full_attention", "conv"]})";
+inline constexpr const char* kFalcon0B = R"({"mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_state": 128, "mamba_norm_before_gate": false})";
+inline constexpr const char* kFalcon7B = R"({"mamba_d_ssm": 3072, "mamba_n_heads": 24, "mamba_d_state": 256, "mamba_norm_before_gate": false})";
+inline constexpr const char* kFalconCpu = R"({"mamba_d_ssm": 768, "mamba_n_heads": 12, "mamba_d_state": 64, "mamba_norm_before_gate": false})";
+inline constexpr const char* kFalconTiny = R"({"mamba_d_ssm": 24, "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 5,
+  "mamba_d_conv": 3, "mamba_rms_norm": true, "time_step_limit": [0.6, 0.75], "attention_in_multiplier": 0.8,
+  "attention_out_multiplier": 1.3, "key_multiplier": 1.7, "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.6,
+  "ssm_multipliers": [0.7, 1.4, 0.9, 1.1, 0.8], "mlp_multipliers": [1.5, 0.7], "embedding_multiplier": 2.5,
+  "lm_head_multiplier": 0.4})";
 
 inline constexpr const char* kNemotronH8 = R"({"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
   "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5})";

@@ -148,6 +148,12 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kBlockSpa
      {".w3.", ".up_proj."},
      {".w2.", ".down_proj."}}};
 
+// What transformers 5 calls the modules of a Granite's mixture, and what files do.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kGraniteModules = {
+    {{".block_sparse_moe.experts.gate_up_proj", ".block_sparse_moe.input_linear.weight"},
+     {".block_sparse_moe.experts.down_proj", ".block_sparse_moe.output_linear.weight"},
+     {".block_sparse_moe.router.weight", ".block_sparse_moe.router.layer.weight"}}};
+
 // What Nemotron-H's files call what is outside of layers.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
     {{"backbone.embeddings.", "model.embed_tokens."},
@@ -168,10 +174,11 @@ std::string with_replaced(std::string name, std::string_view from, std::string_v
 }
 
 // Whether a tensor belongs to the layer after the last one, which predicts the token after the next
-// (num_nextn_predict_layers): transformers leaves it out too.
+// (num_nextn_predict_layers; ERNIE 4.5's mtp_block and its like): transformers leaves it out too.
 bool is_of_next_token_layer(const std::string& name, const Config& config) {
-  return config.mixture.sigmoid_scores &&
-         name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers));
+  return config.mixture.corrected &&
+         (name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers)) ||
+          name.starts_with("model.mtp_"));
 }
 
 // The rows [first, first + rows) of what `tensor` holds of one expert, [width, size] for each.
@@ -192,9 +199,13 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
                                                              const StoredTensor& tensor,
                                                              const Config& config) {
   const MixtureSettings& mixture = config.mixture;
-  const bool gate_up = name.ends_with(".mlp.experts.gate_up_proj");
+  const FamilyModules& modules = modules_of(config);
+  const auto is_part = [&](const char* part) {
+    return name.ends_with(fmt::format(".{}.experts.{}", modules.mlp, part));
+  };
+  const bool gate_up = is_part("gate_up_proj");
   if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.next_to_mlp ||
-      (!gate_up && !name.ends_with(".mlp.experts.down_proj")))
+      mixture.granite_names || (!gate_up && !is_part("down_proj")))
     return {};
   const int64_t width = mixture.moe_intermediate_size, hidden = config.hidden_size;
   const std::vector<int64_t> shape = gate_up ? std::vector{mixture.num_experts, 2 * width, hidden}
@@ -205,10 +216,10 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
   for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
     const std::string one = fmt::format("{}.{}.", experts, expert);
     if (gate_up) {
-      parts.emplace_back(one + "gate_proj.weight", expert_rows(tensor, expert, 0, width));
-      parts.emplace_back(one + "up_proj.weight", expert_rows(tensor, expert, width, width));
+      parts.emplace_back(one + modules.gate + ".weight", expert_rows(tensor, expert, 0, width));
+      parts.emplace_back(one + modules.up + ".weight", expert_rows(tensor, expert, width, width));
     } else {
-      parts.emplace_back(one + "down_proj.weight", expert_rows(tensor, expert, 0, hidden));
+      parts.emplace_back(one + modules.down + ".weight", expert_rows(tensor, expert, 0, hidden));
     }
   }
   return parts;
@@ -337,6 +348,9 @@ std::string parameter_name(const Config& config, const std::string& stored) {
   std::string name = stored;
   for (const auto& [theirs, ours] : outside_layers(config))
     name = with_replaced(std::move(name), theirs, ours);
+  if (config.mixture.granite_names) {
+    for (const auto& [theirs, ours] : kGraniteModules) name = with_replaced(std::move(name), theirs, ours);
+  }
   if (!config.mixture.block_sparse_moe_names) return name;
   for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
   return name;

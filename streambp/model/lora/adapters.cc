@@ -6,6 +6,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/model/config/family.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/lora/peft_name.h"
@@ -107,8 +108,10 @@ void Model::attach(const LoraTarget& target, const LoraConfig& lora, const MapsB
 
 void Model::attach_to_experts(const LoraTarget& target, const LowRankAdapter& whole, const MapsByName& maps) {
   const bool is_down = target.kind == LoraTargetKind::kDownExperts;
-  std::vector<std::string> parts{"down_proj"};
-  if (!is_down) parts = {"gate_proj", "up_proj"};
+  const bool is_stacked = config_.mixture.next_to_mlp || config_.mixture.granite_names;
+  const FamilyModules modules = is_stacked ? FamilyModules{} : modules_of(config_);
+  std::vector<std::string> parts{modules.down};
+  if (!is_down) parts = {modules.gate, modules.up};
   if (!is_down && config_.mixture.biased_interleaved) parts = {"gate_up_proj"};
   const int64_t rows = target.out / static_cast<int64_t>(parts.size());
   for (int64_t expert = 0; expert < target.experts; ++expert) {

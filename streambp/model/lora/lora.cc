@@ -25,11 +25,13 @@ struct Adaptable {
 };
 
 /// Whether the maps of experts are no modules to PEFT: transformers 5 holds them in two parameters. For other
-/// mixtures than Qwen2-MoE, GPT-OSS and Gemma 4, PEFT 0.21.2 takes their old names for the parameters.
+/// mixtures than Qwen2-MoE, GPT-OSS, Gemma 4, Granite and LFM2, PEFT 0.21.2 takes their old names for the
+/// parameters.
 bool hides_experts(const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||
-         mixture.biased_interleaved || mixture.next_to_mlp || config.hidden_act == Activation::kRelu2;
+         mixture.biased_interleaved || mixture.next_to_mlp || config.hidden_act == Activation::kRelu2 ||
+         family_of(config).experts.parameters_in_peft;
 }
 
 /// Whether a parameter is the matrix of a linear map or the embedding's. PEFT adapts convolutions otherwise,
@@ -45,7 +47,9 @@ std::vector<Adaptable> adaptable_modules(const Config& config) {
     modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
                        parameter.role == ParameterRole::kEmbedding,
                        parameter.name.ends_with(".mlp.router.weight") ||
-                           (config.mixture.sigmoid_scores && parameter.name.ends_with(".gate.weight"))});
+                           parameter.name.ends_with(".router.layer.weight") ||
+                           ((config.mixture.sigmoid_scores || config.mixture.corrected) &&
+                            parameter.name.ends_with(".gate.weight"))});
   }
   if (config.tie_word_embeddings && !config.value_model)
     modules.push_back({kHeadModule, config.vocab_size, config.hidden_size});
@@ -118,6 +122,12 @@ std::vector<std::string> all_linear_names(const Config& config) {
 LoraConfig without_all_linear(const Config& config, LoraConfig lora) {
   if (lora.target_modules != std::vector<std::string>{kAllLinear}) return lora;
   lora.target_modules = all_linear_names(config);
+  // Where every layer has experts that are no modules, there may be no MLP.
+  const std::vector<Adaptable> modules = adaptable_modules(config);
+  std::erase_if(lora.target_modules, [&](const std::string& name) {
+    return std::none_of(modules.begin(), modules.end(),
+                        [&](const Adaptable& module) { return is_named(module.name, name); });
+  });
   if (config.mixture.shared_expert_intermediate_size > 0 && !config.mixture.shared_expert_ungated)
     lora.target_modules.emplace_back("shared_expert_gate");
   if (config.mixture.num_experts == 0 || hides_experts(config)) return lora;
@@ -249,8 +259,12 @@ class Targets {
     bool is_there = false;
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
       if (!config_.is_sparse(layer)) continue;
+      const MixtureSettings& mixture = config_.mixture;
       const std::string experts =
-          fmt::format("model.layers.{}.{}", layer, config_.mixture.next_to_mlp ? "experts" : "mlp.experts");
+          fmt::format("model.layers.{}.{}experts", layer,
+                      mixture.next_to_mlp     ? std::string()
+                      : mixture.granite_names ? std::string("block_sparse_moe.")
+                                              : modules_of(config_).mlp + std::string("."));
       for (const char* part : {"gate_up_proj", "down_proj"}) {
         if (!is_named(fmt::format("{}.{}", experts, part), name)) continue;
         is_there = true;

@@ -132,6 +132,10 @@ std::vector<std::string> corpus() {
       R"({"model_type":"exaone4",)" + sizes + R"(,"sliding_window":5,"sliding_window_pattern":"LLLG"})",
       R"({"model_type":"granitemoehybrid",)" + sizes +
           R"(,"num_local_experts":0,"mamba_n_heads":8,"time_step_limit":[0,{"__float__":"Infinity"}]})",
+      R"({"model_type":"falcon_h1",)" + sizes +
+          R"(,"mamba_d_ssm":48,"mamba_n_heads":4,"ssm_multipliers":[1,2,3,4,5],"mlp_multipliers":null})",
+      R"({"model_type":"ernie4_5_moe",)" + sizes +
+          R"(,"moe_num_experts":4,"moe_k":2,"moe_intermediate_size":20,"moe_layer_end_index":-1})",
       R"({"model_type":"bamba",)" + sizes + R"(,"attn_layer_indices":[1],"mamba_n_heads":8})",
       R"({"model_type":"nemotron_h",)" + sizes + R"(,"hybrid_override_pattern":"M-*M"})",
       R"({"model_type":"hunyuan_v1_dense",)" + sizes +

@@ -171,7 +171,7 @@ TEST(ReferenceSigmoidRouter, ChoosesByCorrectedScoresAmongTheBestGroups) {
   MixtureSettings mixture;
   mixture.num_experts = 6;
   mixture.num_experts_per_tok = 2;
-  mixture.sigmoid_scores = true;
+  mixture.sigmoid_scores = mixture.corrected = true;
   Matrix p(1, 6), correction(1, 6);
   p << 0.9, 0.1, 0.5, 0.6, 0.25, 0.7;
   correction << 0.0, 0.0, 0.0, 0.0, 0.0, 0.0;
@@ -195,7 +195,7 @@ TEST(ReferenceSigmoidRouter, ChoosesByCorrectedScoresAmongTheBestGroups) {
 TEST(ReferenceSigmoidRouter, CorrectionsWeighNothing) {
   ModelConfig config = small_model();
   config.mixture = {4, 2, 5, true, 0.0, {false, true}};
-  config.mixture.sigmoid_scores = true;
+  config.mixture.sigmoid_scores = config.mixture.corrected = true;
   config.mixture.shared_expert_ungated = true;
   config.mixture.shared_expert_intermediate_size = 3;
   config.mixture.routed_scaling_factor = 2.5;
@@ -228,7 +228,7 @@ TEST(ReferenceSigmoidRouter, WithoutExpertsItsSharedOneIsADenseMlp) {
   ModelConfig config = small_model();
   config.num_hidden_layers = 1;
   config.mixture = {3, 2, 4, true, 0.0, {true}};
-  config.mixture.sigmoid_scores = true;
+  config.mixture.sigmoid_scores = config.mixture.corrected = true;
   config.mixture.shared_expert_ungated = true;
   config.mixture.shared_expert_intermediate_size = config.intermediate_size;
   Weights weights = random_weights(config, 505);
@@ -251,7 +251,7 @@ TEST(ReferenceLatentAttention, RefusesWhatDoesNotGoTogether) {
   const auto refuses = [](const std::function<void(ModelConfig&)>& spoil, const std::string& mentioned) {
     ModelConfig config = latent_model();
     config.mixture = {6, 2, 4, true, 0.0, {true}};
-    config.mixture.sigmoid_scores = true;
+    config.mixture.sigmoid_scores = config.mixture.corrected = true;
     config.mixture.n_group = 2;
     parameter_shapes(config);
     expect_refused(config, spoil, mentioned);

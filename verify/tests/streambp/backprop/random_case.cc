@@ -134,8 +134,9 @@ class RandomSizes {
       std::erase_if(named.get_ref<json::array_t&>(), [&](const json& layer) { return layer >= layers; });
       set(key, named);
     }
-    if (config_.contains("first_k_dense_replace"))
-      set("first_k_dense_replace", std::min(config_["first_k_dense_replace"].get<int>(), layers - 1));
+    for (const char* key : {"first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"}) {
+      if (config_.contains(key)) set(key, std::min(config_[key].get<int>(), layers - 1));
+    }
     // Two layers, one of each kind, are below those that share.
     if (config_.contains("num_kv_shared_layers")) set("num_kv_shared_layers", std::max(layers - 2, 0));
   }
@@ -170,10 +171,10 @@ class RandomSizes {
     const int experts = groups > 1 ? groups * (3 + draw_.experts % 2) : 3 + draw_.experts;
     const int eligible = experts / groups * config_.value("topk_group", 1);
     const int chosen = 2 + draw_.chosen % (eligible - 2);
-    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
+    for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) {
       if (config_.value(key, 1) != 0) set(key, experts);  // granitemoehybrid: none
     }
-    for (const char* key : {"num_experts_per_tok", "top_k_experts"}) set(key, chosen);
+    for (const char* key : {"num_experts_per_tok", "top_k_experts", "moe_k"}) set(key, chosen);
   }
 
   void set_recurrent() {
@@ -185,8 +186,10 @@ class RandomSizes {
     // State spaces: the groups of B and C are key heads. Granite's heads fill the width times an expansion.
     set("mamba_n_groups", draw_.key_value_heads);
     set("mamba_n_heads", draw_.key_value_heads * draw_.groups);
-    if (config_.contains("mamba_n_heads"))
-      changes_["hidden_size"] = draw_.key_value_heads * draw_.groups * (3 + draw_.head_dim);
+    const int width = draw_.key_value_heads * draw_.groups * (3 + draw_.head_dim);
+    set("mamba_d_ssm", width);
+    if (config_.contains("mamba_n_heads") && !config_.contains("mamba_d_ssm"))
+      changes_["hidden_size"] = width;
     set("mamba_d_state", 2 + draw_.head_dim);
     set("mamba_d_conv", 2 + draw_.groups);
     set("conv_L_cache", 1 + draw_.groups);

@@ -134,10 +134,26 @@ Model frozen(const std::string& preset_name) {
 }
 
 TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
-  for (const char* name : {"qwen3-tiny", "qwen2-tiny", "llama-tied-tiny", "gemma3-tiny", "mistral-tiny",
-                           "phi3-tiny", "qwen3-moe-tiny", "qwen3-moe-plain-tiny", "gpt-oss-tiny",
-                           "deepseek-v3-tiny", "deepseek-v3-plain-tiny", "glm4-moe-tiny", "gemma4-tiny",
-                           "gemma4-per-layer-tiny", "gemma4-moe-tiny", "granite-hybrid-tiny"}) {
+  for (const char* name : {"qwen3-tiny",
+                           "qwen2-tiny",
+                           "llama-tied-tiny",
+                           "gemma3-tiny",
+                           "mistral-tiny",
+                           "phi3-tiny",
+                           "qwen3-moe-tiny",
+                           "qwen3-moe-plain-tiny",
+                           "gpt-oss-tiny",
+                           "deepseek-v3-tiny",
+                           "deepseek-v3-plain-tiny",
+                           "glm4-moe-tiny",
+                           "gemma4-tiny",
+                           "gemma4-per-layer-tiny",
+                           "gemma4-moe-tiny",
+                           "granite-hybrid-tiny",
+                           "granite-hybrid-moe-tiny",
+                           "ernie4-5-moe-tiny",
+                           "lfm2-moe-tiny",
+                           "falcon-h1-tiny"}) {
     Model model = equality_model(name, 3);
     const int64_t vocabulary = model.config().vocab_size;
     expect_all_as_executed(model, equality_batch("masked", 23, vocabulary, 5), "sft", {}, name);

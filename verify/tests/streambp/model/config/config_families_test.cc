@@ -285,6 +285,48 @@ TEST(MiniMaxM2, ChoosesExpertsBySigmoidsInEveryLayer) {
   EXPECT_TRUE(refuses(with(minimax, {{"scoring_func", "softmax"}}), "scoring_func is"));
 }
 
+TEST(Ernie45Moe, ChoosesExpertsByACorrectedSoftmax) {
+  const json ernie = without(small_config("ernie4_5_moe"), "rope_theta");
+  const Config config = parse(ernie);
+  EXPECT_EQ(config.mixture.num_experts, 64);
+  EXPECT_EQ(config.mixture.num_experts_per_tok, 6);
+  EXPECT_EQ(config.mixture.shared_expert_intermediate_size, 2 * 1536);
+  EXPECT_EQ(config.mixture.sparse, (std::vector<bool>{false, true, true}));
+  EXPECT_TRUE(config.mixture.corrected && config.mixture.norm_topk_prob && !config.mixture.sigmoid_scores);
+  EXPECT_EQ(config.mixture.least_sum, 1e-12);
+  EXPECT_EQ(config.rope.theta, 5e5);
+  EXPECT_TRUE(config.rope_interleaved);
+  EXPECT_TRUE(has_parameter(config, "model.layers.1.mlp.moe_statics.e_score_correction_bias", {1, 64}));
+  const auto sparse = [&](const json& more) { return parse(with(ernie, more)).mixture.sparse; };
+  EXPECT_EQ(sparse({{"moe_layer_interval", 2}}), (std::vector<bool>{false, true, false}));
+  EXPECT_EQ(sparse({{"moe_layer_start_index", 0}, {"moe_layer_end_index", 1}}),
+            (std::vector<bool>{true, true, false}));
+  EXPECT_EQ(sparse({{"moe_layer_end_index", -1}}), config.mixture.sparse);
+  EXPECT_EQ(parse(with(ernie, {{"num_experts", 4}, {"num_experts_per_tok", 2}})).mixture.num_experts, 4);
+  EXPECT_EQ(parse(with(ernie, {{"moe_num_shared_experts", 0}})).mixture.shared_expert_intermediate_size, 0);
+  EXPECT_TRUE(refuses(with(ernie, {{"moe_layer_start_index", 3}}), "moe_layer_start_index is 3"));
+  EXPECT_TRUE(refuses(with(ernie, {{"use_bias", true}}), "use_bias is true"));
+  EXPECT_TRUE(refuses(with(ernie, {{"moe_k", 65}}), "moe_k is 65"));
+  EXPECT_TRUE(refuses(with(ernie, {{"moe_num_experts", 4}}), "moe_k is missing", "at most the 4 experts"));
+}
+
+TEST(GraniteMoe, HasExpertsInTwoTensors) {
+  const json granite = with(small_config("granitemoe"), {{"num_local_experts", 4}});
+  const Config config = parse(granite);
+  EXPECT_EQ(config.mixture.num_experts_per_tok, 2);
+  EXPECT_EQ(config.mixture.moe_intermediate_size, 44);
+  EXPECT_EQ(config.mixture.shared_expert_intermediate_size, 0);
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.block_sparse_moe.input_linear.weight", {4, 88, 48}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.block_sparse_moe.output_linear.weight", {4, 48, 44}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.block_sparse_moe.router.layer.weight", {4, 48}));
+  json shared = with(granite, {{"model_type", "granitemoeshared"}});
+  EXPECT_EQ(parse(shared).mixture, config.mixture);
+  shared["shared_intermediate_size"] = 7;
+  EXPECT_EQ(parse(shared).mixture.shared_expert_intermediate_size, 7);
+  EXPECT_TRUE(has_parameter(parse(shared), "model.layers.2.shared_mlp.input_linear.weight", {14, 48}));
+  EXPECT_TRUE(refuses(with(granite, {{"num_local_experts", 0}}), "num_local_experts is 0"));
+}
+
 TEST(Hunyuan, NormsRotatedHeadsAndStretchesItsBase) {
   const json hunyuan = without(small_config("hunyuan_v1_dense"), "num_key_value_heads");
   const Config config = parse(hunyuan);

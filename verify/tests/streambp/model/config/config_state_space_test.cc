@@ -38,8 +38,13 @@ TEST(GraniteHybrid, ReadsItsStateSpace) {
   EXPECT_EQ(
       parse(with(published, {{"layer_types", {"linear_attention", "full_attention", "linear_attention"}}})),
       config);
-  EXPECT_TRUE(refuses(with(published, {{"num_local_experts", 8}}), "num_local_experts is 8", "lane module"));
-  EXPECT_TRUE(refuses(without(published, "num_local_experts"), "num_local_experts is missing"));
+  const Config mixture = parse(with(published, {{"num_local_experts", 4}, {"num_experts_per_tok", 3}}));
+  EXPECT_EQ(mixture.mixture.sparse, std::vector<bool>(3, true));
+  EXPECT_EQ(mixture.mixture.num_experts, 4);
+  EXPECT_EQ(mixture.mixture.num_experts_per_tok, 3);
+  EXPECT_EQ(mixture.mixture.moe_intermediate_size, 7);
+  EXPECT_EQ(mixture.mixture.shared_expert_intermediate_size, 44);
+  EXPECT_EQ(parse(without(published, "num_local_experts")).mixture.num_experts, 8);
   EXPECT_TRUE(refuses(with(published, {{"mamba_d_head", 9}}), "mamba_d_head is 9"));
   EXPECT_TRUE(refuses(with(published, {{"mamba_n_heads", 7}}), "mamba_n_heads is 7"));
   EXPECT_TRUE(refuses(with(published, {{"mamba_n_groups", 3}}), "mamba_n_groups is 3"));
@@ -113,6 +118,75 @@ TEST(Lfm2, HasConvolutionsAndWorksOutItsWidth) {
   EXPECT_TRUE(refuses(with(published, {{"conv_dim", 16}}), "conv_dim is 16"));
   EXPECT_TRUE(refuses(with(published, {{"layer_types", {"conv", "mamba", "conv"}}}), "layer_types"));
   EXPECT_TRUE(refuses(with(without(published, "layer_types"), {{"full_attn_idxs", {3}}}), "full_attn_idxs"));
+}
+
+TEST(Lfm2Moe, HasExpertsAboveItsDenseLayers) {
+  const json published = {{"model_type", "lfm2_moe"},
+                          {"hidden_size", 32},
+                          {"vocab_size", 101},
+                          {"num_hidden_layers", 3},
+                          {"num_attention_heads", 4},
+                          {"num_key_value_heads", 2},
+                          {"intermediate_size", 44},
+                          {"moe_intermediate_size", 12},
+                          {"num_experts", 6},
+                          {"num_experts_per_tok", 2},
+                          {"layer_types", {"conv", "full_attention", "conv"}}};
+  const Config config = parse(published);
+  EXPECT_EQ(config.intermediate_size, 44);
+  EXPECT_EQ(config.mixture.sparse, (std::vector<bool>{false, false, true}));
+  EXPECT_TRUE(config.mixture.sigmoid_scores && config.mixture.corrected && config.mixture.norm_topk_prob);
+  EXPECT_EQ(config.mixture.added_to_sum, 1e-6);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  EXPECT_FALSE(parse(with(published, {{"use_expert_bias", false}})).mixture.corrected);
+  EXPECT_EQ(parse(with(published, {{"num_dense_layers", 0}})).mixture.sparse, std::vector<bool>(3, true));
+  EXPECT_EQ(parse(with(published, {{"routed_scaling_factor", 1.5}})).mixture.routed_scaling_factor, 1.5);
+  EXPECT_TRUE(refuses(with(published, {{"num_dense_layers", 3}}), "num_dense_layers is 3"));
+  EXPECT_TRUE(refuses(with(published, {{"num_experts_per_tok", 7}}), "num_experts_per_tok is 7"));
+  EXPECT_TRUE(refuses(with(published, {{"output_router_logits", true}}), "output_router_logits is true"));
+}
+
+TEST(FalconH1, HasAStateSpaceNextToAttention) {
+  const json published = {{"model_type", "falcon_h1"},
+                          {"hidden_size", 32},
+                          {"vocab_size", 101},
+                          {"num_hidden_layers", 2},
+                          {"num_attention_heads", 4},
+                          {"num_key_value_heads", 2},
+                          {"head_dim", 16},
+                          {"intermediate_size", 44},
+                          {"mamba_d_ssm", 48},
+                          {"mamba_d_head", 12},
+                          {"mamba_n_heads", 4},
+                          {"mamba_d_state", 5},
+                          {"mamba_rms_norm", false},
+                          {"attn_layer_indices", nullptr},
+                          {"attention_in_multiplier", 0.5},
+                          {"key_multiplier", 3.0},
+                          {"ssm_in_multiplier", 2.0},
+                          {"ssm_multipliers", {1.0, 2.0, 3.0, 4.0, 5.0}},
+                          {"mlp_multipliers", {0.25, 0.75}},
+                          {"lm_head_multiplier", 0.5}};
+  const Config config = parse(published);
+  EXPECT_TRUE(config.is_recurrent(0) && config.attends(0) && config.attends(1));
+  EXPECT_EQ(config.delta_rule.values(), 48);
+  EXPECT_FALSE(config.delta_rule.norms_gated);
+  EXPECT_EQ(config.delta_rule.in_multipliers, (std::array<double, 5>{2.0, 4.0, 6.0, 8.0, 10.0}));
+  EXPECT_EQ(config.query_multiplier, 0.5);
+  EXPECT_EQ(config.key_multiplier, 1.5);
+  EXPECT_EQ(config.gate_multiplier, 0.25);
+  EXPECT_EQ(config.down_multiplier, 0.75);
+  EXPECT_EQ(config.logits_scaling, 2.0);
+  EXPECT_EQ(config.norm_names(0).before_mlp, "pre_ff_layernorm");
+  EXPECT_TRUE(parse(with(published, {{"mamba_rms_norm", true}})).delta_rule.norm_before_gate);
+  const json after = {{"mamba_rms_norm", true}, {"mamba_norm_before_gate", false}};
+  EXPECT_FALSE(parse(with(published, after)).delta_rule.norm_before_gate);
+  const json expanded = {{"mamba_d_ssm", nullptr}, {"mamba_d_head", 16}};
+  EXPECT_EQ(parse(with(published, expanded)).delta_rule.values(), 64);
+  EXPECT_TRUE(refuses(with(published, {{"mamba_d_ssm", 50}}), "mamba_n_heads is 4", "mamba_d_ssm (50)"));
+  EXPECT_TRUE(refuses(with(published, {{"attention_bias", true}}), "attention_in_multiplier is 0.5"));
+  EXPECT_TRUE(refuses(with(published, {{"projectors_bias", true}}), "projectors_bias is true"));
+  EXPECT_TRUE(refuses(with(published, {{"ssm_multipliers", {1.0, 2.0}}}), "ssm_multipliers", "5 numbers"));
 }
 
 TEST(Bamba, ReadsWhichLayersAttend) {

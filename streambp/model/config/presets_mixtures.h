@@ -1,0 +1,70 @@
+// What presets of mixtures add to their sizes, as published files have it (config.json of the models that
+// presets.cc names).
+#pragma once
+
+namespace streambp {
+
+// clang-format off
+inline constexpr const char* kMixtral8x7 = R"({"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": null,
+  "router_aux_loss_coef": 0.02})";
+inline constexpr const char* kMixtralTiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9,
+  "output_router_logits": true, "router_aux_loss_coef": 0.3})";
+inline constexpr const char* kMiniMaxM2 = R"({"num_local_experts": 256, "num_experts_per_tok": 8, "rotary_dim": 64,
+  "router_aux_loss_coef": 0.0})";
+inline constexpr const char* kMiniMaxM2Tiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "partial_rotary_factor": 0.5,
+  "router_aux_loss_coef": 0.0})";
+inline constexpr const char* kQwen15Moe = R"({"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
+  "shared_expert_intermediate_size": 5632, "norm_topk_prob": false})";
+inline constexpr const char* kQwen2MoeTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "shared_expert_intermediate_size": 24, "norm_topk_prob": false, "mlp_only_layers": [1], "output_router_logits": true,
+  "router_aux_loss_coef": 0.3, "use_sliding_window": true, "sliding_window": 6, "max_window_layers": 2})";
+inline constexpr const char* kQwen3Moe30 = R"({"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+  "norm_topk_prob": true})";
+inline constexpr const char* kQwen3Moe235 = R"({"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+  "norm_topk_prob": true})";
+inline constexpr const char* kQwen3MoeCpu = R"({"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768,
+  "norm_topk_prob": true})";
+inline constexpr const char* kQwen3MoeTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "norm_topk_prob": true, "mlp_only_layers": [1], "output_router_logits": true, "router_aux_loss_coef": 0.3})";
+inline constexpr const char* kQwen3MoePlainTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "norm_topk_prob": false})";
+inline constexpr const char* kErnie45Moe21 = R"({"head_dim": null, "moe_num_experts": 64, "moe_k": 6, "moe_intermediate_size": 1536,
+  "moe_num_shared_experts": 2, "moe_layer_start_index": 1})";
+inline constexpr const char* kErnie45MoeTiny = R"({"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 20, "moe_num_shared_experts": 1, "moe_layer_start_index": 1,
+  "output_router_logits": true, "router_aux_loss_coef": 0.3})";
+inline constexpr const char* kGraniteMoe3B = R"({"num_local_experts": 40, "num_experts_per_tok": 8, "router_aux_loss_coef": 0.01,
+  "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.015625, "logits_scaling": 6.0})";
+inline constexpr const char* kGraniteMoeTiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "output_router_logits": true,
+  "router_aux_loss_coef": 0.3, "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.35,
+  "logits_scaling": 2.5})";
+inline constexpr const char* kDeepseekV3 = R"({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
+  "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096,
+  "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
+inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+  "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
+inline constexpr const char* kGlm45Air = R"({"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5})";
+inline constexpr const char* kGlm47 = R"({"n_routed_experts": 160, "num_experts_per_tok": 8, "moe_intermediate_size": 1536,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
+  "first_k_dense_replace": 3, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
+inline constexpr const char* kDeepseekV3Tiny = R"({"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
+  "n_shared_experts": 2, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+  "v_head_dim": 7, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+  "mscale": 0.7, "mscale_all_dim": 0.9}})";
+inline constexpr const char* kDeepseekV3PlainTiny = R"({"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 0.8, "norm_topk_prob": false,
+  "first_k_dense_replace": 0, "q_lora_rank": null, "kv_lora_rank": 9, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6,
+  "v_head_dim": 13, "rope_interleave": false, "attention_bias": true})";
+inline constexpr const char* kGlm4MoeTiny = R"({"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+  "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.3, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
+// clang-format on
+
+}  // namespace streambp
