@@ -17,7 +17,7 @@ from ._decoder import decoder, is_whole, last_norm, text_modules
 from ._idle import Kept, fitting, rounded_up, shape_of, take
 from ._library import InputError, checked, library
 from ._log import say
-from ._model import DTYPES, Weights, engine_of
+from ._model import DTYPES, Weights, engine_of, without_gradient
 from ._module_head import Head
 from ._module_state import check_attributes, check_functions, check_own_forward, module_settings, notes_on
 from ._refusals import check_autocast, check_class, check_config, check_dropout, check_layers, check_modules, check_parameters, raise_together
@@ -39,7 +39,8 @@ class Slots:
         self._shapes = [tuple(tensor.shape) for tensor in self._read()]
 
     def _read(self):
-        return [getattr(module, last) for module, last in self._owners]
+        tensors = (getattr(module, last) for module, last in self._owners)
+        return [without_gradient(name, tensor) for name, tensor in zip(self.names, tensors, strict=True)]
 
     def tensors(self):
         """The parameters in the order of the names. Raises InputError where one is sharded or not gathered at the moment."""

@@ -1,12 +1,17 @@
 """The classes of transformers that the engine knows, by their names."""
 
 # Of text alone.
-FAMILIES = ("Bamba", "Cohere", "Cohere2", "DeepseekV3", "Ernie4_5", "Exaone4", "Gemma", "Gemma2", "Gemma3", "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "GraniteMoeHybrid", "Helium", "HunYuanDenseV1", "Lfm2", "Llama", "MiniMaxM2", "Ministral3",
-            "Mistral", "Mixtral", "NemotronH", "Olmo2", "Olmo3", "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe",
-            "Qwen3_5Text", "SeedOss", "SmolLM3")
+FAMILIES = (
+    "Bamba", "Cohere", "Cohere2", "DeepseekV3", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "FalconH1", "Gemma", "Gemma2", "Gemma3",
+    "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GptOss", "Granite", "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "Helium",
+    "HunYuanDenseV1", "Lfm2", "Lfm2Moe", "Llama", "MiniMaxM2", "Ministral3", "Mistral", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
+    "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text", "SeedOss", "SmolLM3",
+)
+# Those of which transformers has no class with a score.
+UNSCORED = ("Bamba", "Cohere", "Cohere2", "Ernie4_5", "Ernie4_5_Moe", "FalconH1", "Gemma3", "Gemma4", "Glm4Moe", "Granite",
+            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "Lfm2", "Lfm2Moe", "MiniMaxM2", "NemotronH", "Qwen3_5", "Qwen3_5Moe")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
-    f"{family}ForSequenceClassification" for family in FAMILIES
-    if family not in ("Bamba", "Cohere", "Cohere2", "Ernie4_5", "Gemma3", "Gemma4", "Glm4Moe", "Granite", "GraniteMoeHybrid", "Lfm2", "MiniMaxM2", "NemotronH", "Qwen3_5", "Qwen3_5Moe"))
+    f"{family}ForSequenceClassification" for family in FAMILIES if family not in UNSCORED)
 # A whole model's class: what its decoder and its head alone would be, by the decoder's class.
 WHOLE = {
     "Gemma3ForConditionalGeneration": {"Gemma3TextModel": "Gemma3ForCausalLM"},
@@ -17,5 +22,14 @@ WHOLE = {
 }
 # What the engine calls modules of the decoder that some class calls otherwise.
 ENGINE_NAMES = {**{f"model.{norm}.": "model.norm." for norm in ("embedding_norm", "final_layernorm", "norm_f")}, "model.embeddings.": "model.embed_tokens."}
+# Parts of names within layers that files, and the engine, call otherwise: of Granite's and of ERNIE's mixtures.
+ENGINE_PARTS = {
+    ".block_sparse_moe.experts.gate_up_proj": ".block_sparse_moe.input_linear.weight",
+    ".block_sparse_moe.experts.down_proj": ".block_sparse_moe.output_linear.weight",
+    ".block_sparse_moe.router.weight": ".block_sparse_moe.router.layer.weight",
+    ".gate.moe_statics.": ".moe_statics.",
+}
+# Model types whose files have the experts of a layer in two tensors, as transformers does.
+WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared")
 # What a whole class's forward leaves out of its text config.
 NOT_RUN = {"Gemma3ForConditionalGeneration": {"final_logit_softcapping": None}}

@@ -79,7 +79,7 @@ def backbone_forward(call, *args, **kwargs):
         return hidden, stream
     hidden = stream.unpack(last_norm(call.module)(hidden))
     of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
-    kind = MoeModelOutputWithPast if hasattr(call.module.config, "num_experts") else BaseModelOutputWithPast
+    kind = MoeModelOutputWithPast if has_experts(call.module.config) else BaseModelOutputWithPast
     output = kind(last_hidden_state=hidden, **of_routers)
     return output if _returns_dict(call.module, given) else output.to_tuple()
 
@@ -106,6 +106,11 @@ def balance_of(call, stream, attention_mask):
     function = sys.modules[model_class(call.module).__module__].load_balancing_loss_func
     numbers = [_of_mixture(call.module, name) for name in ("num_experts", "num_experts_per_tok")]
     return function(unpacked_router_logits(stream), *numbers, attention_mask)
+
+
+def has_experts(config):
+    """Whether the class is a mixture, be it of no experts."""
+    return hasattr(config, "num_experts") or hasattr(config, "num_local_experts")
 
 
 def _of_mixture(module, name):
@@ -220,7 +225,7 @@ def causal_forward(call, *args, **kwargs):
         of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream), "logits": logits}
         output = MoeCausalLMOutputWithPast(loss=loss + _of_mixture(call.module, "router_aux_loss_coef") * balance, **of_routers)
     else:
-        kind = MoeCausalLMOutputWithPast if hasattr(call.module.config, "num_experts") else CausalLMOutputWithPast
+        kind = MoeCausalLMOutputWithPast if has_experts(call.module.config) else CausalLMOutputWithPast
         output = kind(loss=loss, logits=logits)
     return output if returns_dict else output.to_tuple()
 

@@ -16,14 +16,15 @@ import torch
 
 from ._adapters import base_name, find_adapter, is_adapter_name
 from ._decoder import decoder, is_whole, last_norm, model_class, text_class_name, text_config, text_name
-from ._families import ENGINE_NAMES, NOT_RUN
+from ._families import ENGINE_NAMES, ENGINE_PARTS, NOT_RUN, WHOLE_EXPERTS
 from ._library import InputError, checked, library
 from ._module_state import module_settings, notes_on
 from ._refusals import check_class
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-CORRECTION = ".e_score_correction_bias"  # a router's buffer
-BUFFERS = (CORRECTION, ".layer_scalar")  # that are parameters to the engine, and never trained
+CORRECTION = ".e_score_correction_bias"
+CORRECTIONS = (CORRECTION, ".expert_bias")  # a router's buffer, or ERNIE's parameter
+BUFFERS = (*CORRECTIONS, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 
 
@@ -64,8 +65,7 @@ class Weights:
         self.notes = notes_on(self.base, settings)
         self.config_json = config_json(self.base, settings)
         self._tied = settings.get("tie_word_embeddings", text_config(self.base).tie_word_embeddings)
-        # Those whose files have experts as transformers does.
-        whole_experts = text_config(self.base).model_type in ("gpt_oss", "gemma4_text")
+        whole_experts = text_config(self.base).model_type in WHOLE_EXPERTS
         self._engine_names = {}
         for name, parameter in self._tensors():
             engine_name = self._engine_name(name)
@@ -75,7 +75,7 @@ class Weights:
         self._of_head = ("lm_head.", f"{'model.language_model' if is_whole(self.base) else 'model'}.embed_tokens.") if self._tied else ("lm_head.",)
         self.dtype, self.head_dtype, self.device = self._dtypes_and_device()
         # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
-        self._engine_names |= {name: ((self._engine_name(name), self._wide),) for name in self.names if name.endswith(CORRECTION)}
+        self._engine_names |= {name: ((self._engine_name(name), self._wide),) for name in self.names if name.endswith(CORRECTIONS)}
 
     def _tensors(self):
         """(name, tensor) of the base's parameters, then of the buffers that are parameters to the engine, which never have a gradient."""
@@ -93,8 +93,12 @@ class Weights:
             name = ours + name.removeprefix(theirs) if name.startswith(theirs) else name
         name = name.replace(f".mlp{CORRECTION}", f".mlp.gate{CORRECTION}")  # of MiniMax M2
         if self.adapter:
-            return self.adapter.engine_name(name)
-        return None if is_adapter_name(name) else base_name(name)
+            name = self.adapter.engine_name(name)
+        else:
+            name = None if is_adapter_name(name) else base_name(name)
+        for theirs, ours in ENGINE_PARTS.items() if name else ():
+            name = name.replace(theirs, ours)
+        return name
 
     def dtype_of(self, name, dtype):
         """The torch.dtype of parameter `name` where hidden states are `dtype`: under FSDP2 that may be another than the model's."""
@@ -108,7 +112,7 @@ class Weights:
         head_dtype = torch.float32 if half and head and all(parameter.dtype == torch.float32 for _, parameter in head) else first.dtype
         for name, parameter in taking_part:
             expected = head_dtype if name.startswith(self._of_head) else first.dtype
-            if parameter.dtype != expected and not name.endswith(CORRECTION):
+            if parameter.dtype != expected and not name.endswith(CORRECTIONS):
                 cure = ("load the adapter with autocast_adapter_dtype=False" if is_adapter_name(name) and self.adapter
                         else "convert the model with model.to(dtype)")
                 raise InputError(f"{name} is {_short(parameter.dtype)}, {first_name} {_short(first.dtype)}: expected one dtype; {cure}")
@@ -151,7 +155,7 @@ class Weights:
     def parameters(self, names=None):
         """The model's tensors as they are now, by name; under FSDP2 these change between calls."""
         all_names = dict(self._tensors())
-        return {name: all_names[name] for name in (self.names if names is None else names)}
+        return {name: without_gradient(name, all_names[name]) for name in (self.names if names is None else names)}
 
     def views_of(self, names, tensors):
         """The engine's {name: view} of `tensors`, which stand for the parameters `names` in the same order; None: left out.
@@ -227,16 +231,24 @@ def config_json(base, of_modules):
     return json.dumps(settings)
 
 
+def without_gradient(name, tensor):
+    """`tensor`, or what shares its storage where it corrects a choice of experts: that has no gradient in any model, but ERNIE's is a parameter,
+    which transformers may load as a trained one."""
+    return tensor.detach() if name.endswith(CORRECTIONS) else tensor
+
+
 def _views(name, shape, whole_experts):
     """(engine's name, function of the parameter's tensor or None for the whole) of each tensor that the engine sees of a parameter."""
     stem, _, last = name.rpartition(".")
-    if len(shape) != 3 or not stem.endswith(("mlp.experts", "mixer.experts")) or whole_experts:
+    if len(shape) != 3 or not stem.endswith(("mlp.experts", "mixer.experts", "feed_forward.experts")) or whole_experts:
         return [(name, None)]
+    gate, up, down = ("w1", "w3", "w2") if stem.endswith("feed_forward.experts") else ("gate_proj", "up_proj", "down_proj")
     experts, rows = shape[0], shape[1]
     if last == "gate_up_proj":
         half = rows // 2
         return [(f"{stem}.{e}.{part}.weight", lambda t, e=e, first=first, half=half: t[e, first:first + half])
-                for e in range(experts) for part, first in (("gate_proj", 0), ("up_proj", half))]
+                for e in range(experts) for part, first in ((gate, 0), (up, half))]
+    last = down if last == "down_proj" else last
     return [(f"{stem}.{e}.{last}.weight", lambda t, e=e: t[e]) for e in range(experts)]
 
 

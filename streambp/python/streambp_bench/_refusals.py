@@ -3,6 +3,8 @@
 backward() and the engine's lane of patch() use these: check_class and check_state for the model, check_autocast for the call.
 """
 
+import difflib
+
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
@@ -33,8 +35,9 @@ def check_class(base):
         raise InputError(f"{kind.__name__}: {WRAPPERS[kind.__name__]}; wrap streambp_bench.patch(model) in it and call loss.backward(), or pass "
                          "the model inside it")
     if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in (*CLASSES, *WHOLE):
-        raise InputError(f"{name}: not one of the classes that are known, ForCausalLM or ForSequenceClassification of "
-                         f"{', '.join(FAMILIES)}, or ForConditionalGeneration of {', '.join(each.removesuffix('ForConditionalGeneration') for each in WHOLE)}")
+        near = difflib.get_close_matches(kind.__name__, (*CLASSES, *WHOLE), n=3)
+        raise InputError(f"{name}: not one of the classes that are known to the engine, which are transformers' of {len(FAMILIES)} families (_families.py of "
+                         f"the package){'; nearest: ' + ', '.join(near) if near else ''}; patch(model, lane=\"module\") streams a causal language model by its own code")
     text_class_name(base)
 
 
@@ -119,7 +122,7 @@ def check_norm_groups(name, norm, config):
     """Mamba-2's gated norm is one of each group of channels; those of transformers 5.20's Granite and Bamba are one of all, whatever the config says."""
     groups = getattr(config, "mamba_n_groups", getattr(config, "n_groups", 1))
     channels = norm.weight.numel()
-    if getattr(norm, "group_size", channels) != channels // groups:
+    if getattr(norm, "group_size", channels // getattr(norm, "n_groups", 1)) != channels // groups:
         raise InputError(f"{name}: {type(norm).__name__} takes {channels} channels as one, expected groups of {channels // groups}, the config's {groups}: "
                          "this transformers has it so; a newer one reads the config")
 

@@ -139,7 +139,7 @@ class Refused(Case):
 
     def test_classes(self):
         config = transformers.AutoConfig.for_model("gpt2", vocab_size=83, n_embd=8, n_layer=1, n_head=2)
-        self.refuse("GPT2LMHeadModel", "Llama", model=transformers.AutoModelForCausalLM.from_config(config))
+        self.refuse("GPT2LMHeadModel", 'lane="module"', model=transformers.AutoModelForCausalLM.from_config(config))
         self.refuse("LlamaModel", model=self.model.model)
         self.refuse("Linear", model=torch.nn.Linear(2, 2))
         mine = type("MyLlama", (type(self.model),), {"__module__": "mine"})(self.model.config)
