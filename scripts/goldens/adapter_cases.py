@@ -229,4 +229,22 @@ ADAPTERS = {
         "lfm2", "b2_right", {"target_modules": ["in_proj", "w1"], "modules_to_save": ["conv.conv", "operator_norm"]}, seed=258
     ),
     "ernie4-5-lora-all_linear": Adapter("ernie4-5", "b2_right", {"target_modules": "all-linear"}, seed=247),
+    "ernie4-5-moe-lora-all_linear": Adapter("ernie4-5-moe", "b2_left", {"target_modules": "all-linear"}, seed=259),
+    "lfm2-moe-lora-all_linear": Adapter("lfm2-moe", "b2_left", {"target_modules": "all-linear"}, seed=260),
+    "lfm2-moe-lora-experts": Adapter(
+        "lfm2-moe", "b2_right", {"target_modules": ["in_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}, seed=261
+    ),
+    "granite-moe-lora-experts": Adapter(
+        "granite-moe", "b2_left", {"target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]}, seed=262
+    ),
+    "granite-hybrid-moe-lora-all_linear": Adapter("granite-hybrid-moe", "b2_left", {"target_modules": "all-linear"}, seed=263),
+    "falcon-h1-lora-linear": Adapter(
+        "falcon-h1", "b2_left", {"target_modules": [*ATTENTION, "in_proj", "gate_proj", "up_proj", "down_proj"]}, seed=264
+    ),
+    "falcon-h1-norm-lora-saved": Adapter(
+        "falcon-h1-norm",
+        "b2_right",
+        {"target_modules": ["in_proj", "k_proj", "gate_proj"], "modules_to_save": ["mamba.norm"], "bias": "all"},
+        seed=265,
+    ),
 }

@@ -12,6 +12,7 @@ from goldens.passes import (
     fixed_tensors,
     forward,
     gradients_of,
+    is_correction,
     load_model,
     parameters_of,
     relative_difference,
@@ -222,16 +223,22 @@ def _of_groups(config, scores):
     return scores.masked_fill(~kept.unsqueeze(-1), -math.inf).flatten(-2), _gap(of_groups, topk_groups)
 
 
-def _grouped_choices(config, router, logits):
+def _corrections(model):
+    """What each layer's router adds to scores for the choice, in the order of layers."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [tensor.flatten() for name, tensor in tensors if is_correction(name)]
+
+
+def _grouped_choices(config, correction, logits):
     """How far choices of groups and experts are from others, and how many tokens' differ without biases, or without groups."""
-    own = logits.sigmoid()
-    scores, gap = _of_groups(config, own + router.e_score_correction_bias)
+    own = logits.softmax(-1) if config.model_type == "ernie4_5_moe" else logits.sigmoid()
+    scores, gap = _of_groups(config, own + correction)
 
     def differing(others):
         chosen, other = (each.topk(config.num_experts_per_tok).indices.sort().values for each in (scores, others))
         return int((chosen != other).any(-1).sum())
 
-    without_groups = differing(own + router.e_score_correction_bias)
+    without_groups = differing(own + correction)
     return min(gap, _gap(scores, config.num_experts_per_tok)), differing(_of_groups(config, own)[0]), without_groups
 
 
@@ -239,7 +246,7 @@ def check_routing(model, inputs, tensors):
     """How far each real token is from another choice of experts, in what they are chosen by, and which experts none chose."""
     mask = inputs.get("attention_mask")
     real = (torch.ones_like(inputs["input_ids"]) if mask is None else mask).flatten() == 1
-    routers = [router for _, router in model.named_modules() if hasattr(router, "e_score_correction_bias")]
+    routers = _corrections(model)
     logits = [logits[real] for logits in forward(model, inputs, output_router_logits=True).router_logits]
     settled_by = {}
     if routers:

@@ -1,4 +1,4 @@
-"""The tiny models of the later families: Gemma 1, SmolLM3, Granite, OLMo 2 and 3, Ministral 3, GLM-4 and mixtures of experts.
+"""The tiny models of the later dense families: Gemma 1, SmolLM3, Granite, OLMo 2 and 3, Ministral 3, GLM-4 and those of 2025.
 
 What a family adds acts within a batch of 29 tokens: windows and original contexts are short, multipliers far from 1.
 """
@@ -22,7 +22,7 @@ def short_yarn(theta, beta_slow=0.25, **settings):
     )
 
 
-DENSE = {
+FAMILY_MODELS = {
     "gemma": Model(
         "gemma",
         seed=401,
@@ -280,104 +280,11 @@ DENSE = {
     ),
 }
 
-MIXTURES = {
-    "mixtral": Model(
-        "mixtral",
-        seed=412,
-        settings={
-            **SMALL,
-            "vocab_size": 37,
-            "hidden_size": 16,
-            "intermediate_size": 6,
-            "head_dim": 6,
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "sliding_window": 7,
-        },
-        batches=ALL,
-    ),
-    "mixtral-aux": Model(
-        "mixtral",
-        seed=413,
-        settings={
-            **SMALL,
-            "vocab_size": 37,
-            "hidden_size": 16,
-            "intermediate_size": 5,
-            "num_hidden_layers": 3,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 3,
-            "output_router_logits": True,
-            "router_aux_loss_coef": 0.25,
-        },
-        batches=ONE,
-    ),
-    # Layer 0 slides, layer 1 is dense.
-    "qwen2-moe": Model(
-        "qwen2_moe",
-        seed=414,
-        settings={
-            **SMALL,
-            "hidden_size": 16,
-            "intermediate_size": 10,
-            "num_hidden_layers": 3,
-            "num_experts": 6,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 5,
-            "shared_expert_intermediate_size": 9,
-            "mlp_only_layers": [1],
-            "use_sliding_window": True,
-            "sliding_window": 6,
-            "max_window_layers": 2,
-        },
-        batches=ALL,
-    ),
-    "qwen2-moe-step": Model(
-        "qwen2_moe",
-        seed=415,
-        settings={
-            **SMALL,
-            "hidden_size": 16,
-            "intermediate_size": 7,
-            "num_experts": 4,
-            "num_experts_per_tok": 3,
-            "moe_intermediate_size": 4,
-            "shared_expert_intermediate_size": 6,
-            "decoder_sparse_step": 2,
-            "norm_topk_prob": True,
-            "qkv_bias": False,
-            "output_router_logits": True,
-            "router_aux_loss_coef": 0.3,
-            "tie_word_embeddings": True,
-        },
-        batches=ONE,
-    ),
-    # One gate in ten is above the limit.
-    "gpt-oss": Model(
-        "gpt_oss",
-        seed=416,
-        settings={
-            **SMALL,
-            "hidden_size": 16,
-            "intermediate_size": 6,
-            "num_hidden_layers": 3,
-            "head_dim": 6,
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "sliding_window": 5,
-            "swiglu_limit": 1.5,
-            "swiglu_alpha": 1.3,
-            "rope_parameters": short_yarn(100.0, truncate=False),
-        },
-        batches=ALL,
-    ),
-}
-
-FAMILY_MODELS = {**DENSE, **MIXTURES}
 
 # The model of each family that has cases of every objective, those of the other files too.
 FAMILIES = (
     *("gemma", "smollm3", "granite", "olmo2", "olmo3", "ministral3", "glm4", "mixtral", "qwen2-moe", "gpt-oss"),
     *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "glm4-moe", "gemma4", "seed-oss", "ernie4-5"),
     *("helium", "exaone4", "minimax-m2", "hunyuan", "granite-hybrid", "bamba", "nemotron-h", "cohere", "cohere2", "lfm2"),
+    *("ernie4-5-moe", "granite-moe", "granite-hybrid-moe", "lfm2-moe", "falcon-h1"),
 )

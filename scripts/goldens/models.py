@@ -4,9 +4,11 @@ Sizes are awkward on purpose: hidden sizes that aren't heads times head size, an
 vocabularies, windows and context lengths that a batch of 29 tokens crosses.
 """
 
+from goldens.convolution_models import CONVOLUTION_MODELS
 from goldens.family_models import FAMILY_MODELS
 from goldens.gemma4_models import GEMMA4_MODELS
 from goldens.grouped_models import GROUPED_MODELS
+from goldens.mixture_models import MIXTURE_MODELS
 from goldens.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
 
@@ -189,7 +191,9 @@ MODELS = {
         batches=FEW,
     ),
     **FAMILY_MODELS,
+    **MIXTURE_MODELS,
     **RECURRENT_MODELS,
+    **CONVOLUTION_MODELS,
     **GROUPED_MODELS,
     **GEMMA4_MODELS,
 }

@@ -19,8 +19,8 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
-    *("deepseek_v3", "gemma4_text", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe"),
-    *("qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("deepseek_v3", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
+    *("minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
 
@@ -58,7 +58,7 @@ def load_model(folder, config_name="config.json"):
     """The model in `folder`, in float64, with plain attention and a plain loop over experts."""
     config = transformers.AutoConfig.from_pretrained(folder / config_name)
     options = {"dtype": torch.float64, "attn_implementation": "eager"}
-    if config.model_type in MIXTURES:
+    if config.model_type in MIXTURES and experts_per_token(config):
         options["experts_implementation"] = "eager"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, **options)
     if has_recurrence(model):
@@ -93,17 +93,32 @@ def with_documents(model, args, kwargs):
     return args, {**kwargs, "attention_mask": masks}
 
 
+# Of a mixture's tensors.
+GRANITE_NAMES = {
+    "block_sparse_moe.experts.gate_up_proj": "block_sparse_moe.input_linear.weight",
+    "block_sparse_moe.experts.down_proj": "block_sparse_moe.output_linear.weight",
+    "block_sparse_moe.router.weight": "block_sparse_moe.router.layer.weight",
+}
+
+
 def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
-    its own in Mixtral's and MiniMax M2's. GPT-OSS's and Gemma 4's files hold what transformers does. Nemotron-H's call the
-    decoder backbone.
+    its own in Mixtral's, MiniMax M2's and LFM2's. GPT-OSS's, Granite's and Gemma 4's files hold what transformers does.
+    Nemotron-H's call the decoder backbone. A tensor of None is left out.
     """
     as_mixtral = model_type in ("minimax_m2", "mixtral")
-    gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral else ("gate_proj", "up_proj", "down_proj")
+    gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral or model_type == "lfm2_moe" else ("gate_proj", "up_proj", "down_proj")
     result = {}
     for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if model_type == "ernie4_5_moe":
+            name = name.replace(".gate.moe_statics.", ".moe_statics.")
+        if (model_type or "").startswith("granitemoe"):
+            for in_transformers, in_file in GRANITE_NAMES.items():
+                name = name.replace(in_transformers, in_file)
         stem, _, last = name.rpartition(".")
         if as_mixtral:
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
@@ -124,18 +139,28 @@ def as_in_file(tensors, model_type=None):
 
 def experts_per_token(config):
     """How many experts a token has, None without experts."""
+    if getattr(config, "num_local_experts", None) == 0:
+        return None
     return getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None)
 
 
 def parameters_of(model):
     """The model's own parameters under the names of the weight file; what is written there is written in the model."""
-    return as_in_file({name: parameter.data for name, parameter in model.named_parameters()}, model.config.model_type)
+    trained = {name: parameter.data for name, parameter in model.named_parameters() if not is_correction(name)}
+    return as_in_file(trained, model.config.model_type)
+
+
+def is_correction(name):
+    """Whether a tensor is what a router adds to scores for the choice alone: a buffer, or ERNIE's parameter that is not trained."""
+    return name.endswith(("e_score_correction_bias", "expert_bias"))
 
 
 def fixed_tensors(model):
     """What the weight file holds besides parameters: biases by which routers choose, and what Gemma 4 multiplies layers by."""
     in_file = model.state_dict().keys()
-    return as_in_file({name: buffer for name, buffer in model.named_buffers() if name in in_file}, model.config.model_type)
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in in_file}
+    corrections = {name: parameter.data for name, parameter in model.named_parameters() if is_correction(name)}
+    return as_in_file(buffers | corrections, model.config.model_type)
 
 
 def read_tensors(path):

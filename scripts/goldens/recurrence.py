@@ -12,13 +12,13 @@ import torch
 
 
 def has_recurrence(model):
-    """Whether some layers are gated delta rules, Mamba-2's state spaces or convolutions."""
-    return not {"linear_attention", "conv"}.isdisjoint(getattr(model.config, "layer_types", None) or ())
+    """Whether some layers are gated delta rules, Mamba-2's state spaces, be it next to attention, or convolutions."""
+    return not {"linear_attention", "conv", "hybrid"}.isdisjoint(getattr(model.config, "layer_types", None) or ())
 
 
 def has_gates(model):
     """Whether those have a state, which gates forget and write."""
-    return has_recurrence(model) and model.config.model_type != "lfm2"
+    return has_recurrence(model) and model.config.model_type not in ("lfm2", "lfm2_moe")
 
 
 def recurrences(backbone):

@@ -1,5 +1,5 @@
 """The tiny models whose layers are mostly recurrent over tokens: gated delta rules (Qwen3.5, Qwen3-Next and their mixtures),
-Mamba-2's state spaces (Granite 4, Nemotron-H) and short convolutions (LFM2).
+and Mamba-2's state spaces (Granite 4, Nemotron-H, Bamba, Falcon-H1).
 
 Numbers of key and value heads and their sizes differ. transformers' code computes the recurrence in blocks of 64 tokens, so
 some rows are longer, and some shorter than the convolution's kernel.
@@ -63,6 +63,27 @@ BAMBA = {
     "mamba_chunk_size": 16,
 }
 
+FALCON = {
+    **SMALL,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 9,
+    "mamba_d_ssm": 36,
+    "mamba_d_state": 7,
+    "mamba_chunk_size": 16,
+    "embedding_multiplier": 3.5,
+    "lm_head_multiplier": 0.4,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 1.3,
+    "key_multiplier": 1.7,
+    "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.6,
+    "ssm_multipliers": [0.7, 1.4, 0.9, 1.1, 0.8],
+    "mlp_multipliers": [1.5, 0.7],
+}
+
 ONE_PART = {
     "vocab_size": 41,
     "hidden_size": 20,
@@ -101,22 +122,22 @@ RECURRENT_MODELS = {
         legacy={"layer_types": ["mamba", "attention", "mamba"]},
         batches={**ALL, **LONG},
     ),
-    # Layer 1 attends; the width of MLPs is worked out: 14 of 13.
-    "lfm2": Model(
-        "lfm2",
-        seed=510,
+    # Experts next to the shared MLP in both layers, of which the second attends.
+    "granite-hybrid-moe": Model(
+        "granitemoehybrid",
+        seed=514,
         settings={
-            **{key: value for key, value in SMALL.items() if key != "rms_norm_eps"},
-            "norm_eps": 1e-3,
-            "hidden_size": 24,
-            "intermediate_size": 20,
-            "num_hidden_layers": 3,
-            "block_multiple_of": 7,
-            "layer_types": ["conv", "full_attention", "conv"],
+            **STATE_SPACE,
+            "num_hidden_layers": 2,
+            "layer_types": ["linear_attention", "full_attention"],
+            "position_embedding_type": "nope",
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "intermediate_size": 6,
             "tie_word_embeddings": True,
         },
-        legacy={"full_attn_idxs": [1]},
-        batches={**ALL, **SHORT},
+        legacy=None,
+        batches={**ALL, **LONG},
     ),
     # Layer 1 attends, and turns a quarter of its heads' entries; two groups, and MLPs with biases.
     "bamba": Model(
@@ -146,6 +167,46 @@ RECURRENT_MODELS = {
             "mamba_d_conv": 2,
             "mamba_conv_bias": False,
             "tie_word_embeddings": True,
+        },
+        legacy={},
+        batches={**ONE, **SHORT},
+    ),
+    # Each layer has attention and a state space of two groups; every map has a factor of its own, and what is gated no norm.
+    "falcon-h1": Model(
+        "falcon_h1",
+        seed=515,
+        settings={
+            **FALCON,
+            "mamba_n_groups": 2,
+            "time_step_limit": [0.3, 1.7],
+            "tie_word_embeddings": True,
+        },
+        legacy={},
+        batches={**ALL, **LONG},
+    ),
+    # A norm of each group before the gate.
+    "falcon-h1-before": Model(
+        "falcon_h1",
+        seed=517,
+        settings={**FALCON, "mamba_n_groups": 2, "mamba_rms_norm": True, "attention_in_multiplier": 0.9},
+        legacy={},
+        batches=ONE,
+    ),
+    # Biases of attention and MLP, and a norm of what is gated.
+    "falcon-h1-norm": Model(
+        "falcon_h1",
+        seed=516,
+        settings={
+            **FALCON,
+            "num_hidden_layers": 3,
+            "attention_in_multiplier": 1.0,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "mamba_d_conv": 2,
+            "mamba_conv_bias": False,
+            "ssm_multipliers": [1.0, 0.7, 0.7, 0.7, 1.0],
         },
         legacy={},
         batches={**ONE, **SHORT},

@@ -6,7 +6,7 @@ import re
 import torch
 import transformers
 
-from goldens.passes import IGNORED, fixed_tensors
+from goldens.passes import IGNORED, fixed_tensors, is_correction
 
 # Of norms, and of Gemma 4's routers.
 ABOUT_ONE = re.compile(r"norm(_\d)?\.weight$|router\.(scale|per_expert_scale)$")
@@ -20,6 +20,8 @@ def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
     generator = torch.Generator().manual_seed(spec.seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if is_correction(name):  # among the fixed
+                continue
             parameter.normal_(0.0, 0.3, generator=generator)
             if ABOUT_ONE.search(name):
                 parameter.mul_(2 / 3)
