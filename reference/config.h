@@ -130,6 +130,10 @@ struct ModelConfig {
   bool glm_norm_names = false;       // the sandwich's norms are called as in GLM-4; see parameter_shapes
   bool norm_after = false;           // OLMo 2: only the outputs of attention and MLP are normed
   bool norm_adds_one = false;        // norms multiply by 1 + weight
+  /// Muse Glimmer: rows of the embedding, queries and keys have norms without weights, the last norm
+  /// multiplies by its weight whatever norm_adds_one says, and those of outputs have post_norm_eps.
+  bool plain_norms = false;
+  double post_norm_eps = 0.0;
   bool norm_centers = false;         // Cohere: norms are of what they read less its mean
   bool parallel = false;             // Cohere: attention and MLP read one norm of the layer's input
   double embedding_scale = 1.0;      // Granite's embedding_multiplier
@@ -151,6 +155,7 @@ struct ModelConfig {
                                     // no_rope_layers is 0 there). Empty: all layers rotate
   double query_scale_beta = 0.0;    // Ministral 3 (llama_4_scaling_beta): rotated queries are multiplied by
   double query_scale_original = 0;  // 1 + beta ln(1 + floor(position / original)); beta 0: they aren't
+  bool output_gate_map = false;     // Muse Glimmer: or of a map of its own, self_attn.gate_proj
   bool attention_output_gate = false;       // Qwen3-Next: what a head mixes is multiplied by a sigmoid; see
                                             // parameter_shapes
   std::vector<bool> linear_attention = {};  // of each layer: the gated delta rule. Empty: no layer has it

@@ -14,6 +14,7 @@ class Path {
        const std::vector<double>& positions, double length)
       : config_(config), layers_(layers), positions_(positions), length_(length) {
     h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
+    if (config.plain_norms) h_ = layers.plainly_normed(h_, config.hidden_size);
     if (config.gemma4.hidden_size_per_layer_input > 0) inputs_ = layers.per_layer_inputs(tokens, h_);
   }
 

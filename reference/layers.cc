@@ -73,6 +73,12 @@ Var Layers::head(const Var& hidden) const {
   return add_adapter("lm_head", hidden, linear(hidden, weight_of("model.embed_tokens")));
 }
 
+/// Each group of columns divided by its root mean square, which is its length by the root of its number.
+Var Layers::plainly_normed(const Var& x, int group) const {
+  const Number size = group;
+  return scale(l2_norm(x, group, size * config_.rms_norm_eps), std::sqrt(size));
+}
+
 Var Layers::norm(const std::string& module, const Var& x) const {
   const Var& weight = parameter(module + ".weight");
   if (config_.norm_centers) {
@@ -80,7 +86,11 @@ Var Layers::norm(const std::string& module, const Var& x) const {
     const std::vector<int> of_every_column(static_cast<std::size_t>(x.cols()), 0);
     return rms_norm(sub(x, gather_columns(means, of_every_column)), weight, config_.rms_norm_eps);
   }
-  return rms_norm(x, config_.norm_adds_one ? offset(weight, 1.0) : weight, config_.rms_norm_eps);
+  const bool is_plain = config_.plain_norms && module == "model.norm";
+  const bool is_after =
+      module.ends_with("post_attention_layernorm") || module.ends_with("post_feedforward_layernorm");
+  const double eps = config_.post_norm_eps > 0.0 && is_after ? config_.post_norm_eps : config_.rms_norm_eps;
+  return rms_norm(x, config_.norm_adds_one && !is_plain ? offset(weight, 1.0) : weight, eps);
 }
 
 Var Layers::activation(const Var& x) const {

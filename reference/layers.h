@@ -99,6 +99,9 @@ class Layers {
   /// where the experts' probabilities, divided by their sum, are multiplied by per_expert_scale.
   Var mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const;
 
+  /// x with every group of columns divided by its root mean square.
+  Var plainly_normed(const Var& x, int group) const;
+
  private:
   /// The inputs of the gated delta rule before its convolution and gates, [tokens, ...].
   struct DeltaInputs {

@@ -80,12 +80,8 @@ KeyValues Layers::normed_keys(const std::string& module, int layer, const Heads&
   KeyValues normed = {heads.k, heads.v};
   if (config_.qk_norm && !config_.norms_rotated_heads)
     normed.k = norm(module + config_.modules.k_norm, heads.k);
-  if (config_.gemma4.value_norm) {
-    // Each head divided by its root mean square, which is its length by the root of the number of entries.
-    const Number size = config_.head_dim_of(layer);
-    normed.v =
-        scale(l2_norm(heads.v, config_.head_dim_of(layer), size * config_.rms_norm_eps), std::sqrt(size));
-  }
+  if (config_.plain_norms) normed.k = plainly_normed(heads.k, config_.head_dim_of(layer));
+  if (config_.gemma4.value_norm) normed.v = plainly_normed(heads.v, config_.head_dim_of(layer));
   return normed;
 }
 
@@ -102,7 +98,9 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
     seen[layer] = {is_after ? norm(module + "key_layernorm", k) : k, normed.v};
   }
   const KeyValues& source = seen.at(config_.key_value_layer(layer));
-  Var q = rotated(config_.qk_norm && !is_after ? norm(module + config_.modules.q_norm, heads.q) : heads.q);
+  Var q = rotated(config_.plain_norms            ? plainly_normed(heads.q, config_.head_dim_of(layer))
+                  : config_.qk_norm && !is_after ? norm(module + config_.modules.q_norm, heads.q)
+                                                 : heads.q);
   if (is_after) q = norm(module + "query_layernorm", q);
   if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
 
@@ -117,6 +115,7 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
                   ? causal_attention(q, source.k, source.v, parameter(module + "sinks"), options)
                   : causal_attention(q, source.k, source.v, options);
   if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(heads.gate));
+  if (config_.output_gate_map) mixed = mul(mixed, sigmoid(project(module + "gate_proj", false, x)));
   const Var y = project(module + config_.modules.out, config_.o_bias, mixed);
   return config_.attention_multiplier == 1.0 ? y : scale(y, config_.attention_multiplier);
 }

@@ -69,6 +69,7 @@ class Collector {
         linear(module + "v_proj", keys, hidden, config_.qkv_bias);
     }
     linear(module + config_.modules.out, hidden, queries, config_.o_bias);
+    if (config_.output_gate_map) linear(module + "gate_proj", queries, hidden);
     if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
     if (!config_.qk_norm) return;
     const bool is_wide = config_.qk_norm_full_width;

@@ -222,6 +222,9 @@ reference::ModelConfig reference_config(const Config& config) {
   same.norm_after = config.norm_after;
   same.norm_adds_one = config.norm_adds_one;
   same.norm_centers = config.norm_centers;
+  same.plain_norms = config.plain_norms;
+  same.post_norm_eps = config.post_norm_eps;
+  same.output_gate_map = config.output_gate_map;
   same.parallel = config.parallel;
   same.embedding_scale = config.embedding_scale;
   same.residual_multiplier = config.residual_multiplier;

@@ -389,6 +389,7 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"lfm2_moe", tiny_lfm2_moe()},
           {"granite hybrid with experts", tiny_granite_hybrid_moe()},
           {"falcon_h1", tiny_falcon_h1()},
+          {"muse_glimmer", tiny_muse_glimmer()},
           {"ernie4_5_moe", tiny_ernie4_5_moe()},
           {"nemotron_h", tiny_nemotron_h()}};
 }

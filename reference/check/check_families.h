@@ -18,6 +18,9 @@ ModelConfig tiny_granite_hybrid();
 /// A layer with a window, which rotates, and one without either.
 ModelConfig tiny_cohere2();
 
+/// Norms without weights, and a gate of what attention gives.
+ModelConfig tiny_muse_glimmer();
+
 /// Norms of heads after their rotation.
 ModelConfig tiny_hunyuan();
 

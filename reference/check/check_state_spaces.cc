@@ -55,6 +55,18 @@ ModelConfig tiny_hunyuan() {
   return config;
 }
 
+ModelConfig tiny_muse_glimmer() {
+  ModelConfig config = tiny_model();
+  config.norm_adds_one = config.sandwich_norms = config.plain_norms = config.output_gate_map = true;
+  config.post_norm_eps = 0.1;  // far more than in real models, so that it is seen
+  config.attention_scale = 1.3;
+  config.logits_scaling = 1.4;
+  config.final_logit_softcapping = 2.0;
+  config.windows = {2, 0};
+  config.no_rope = {false, true};
+  return config;
+}
+
 ModelConfig tiny_ernie4_5_moe() {
   ModelConfig config = tiny_model();
   config.rope_interleaved = true;

@@ -198,11 +198,13 @@ AttentionHeads DecoderLayer::attention_heads(const at::Tensor& x, const Rows& ro
   std::vector<at::Tensor> of_maps{{}};
   if (weights_.k_proj != nullptr) maps.push_back(weights_.k_proj), of_maps.push_back(projected.keys);
   if (weights_.v_proj != nullptr) maps.push_back(weights_.v_proj), of_maps.push_back(projected.values);
+  if (weights_.output_gate != nullptr) maps.push_back(weights_.output_gate), of_maps.emplace_back();
   const auto all = linear(input, maps, of_maps);
   const bool is_read_too = run.keeps_projected || projected.keys.defined();
   at::Tensor raw;
   std::tie(raw, heads.gates) = queries_and_gates(all[0]);
   heads.queries = query_heads(raw.flatten(1), rows, run.ops);
+  if (weights_.output_gate != nullptr) heads.gates = all.back().view({x.size(0), -1, head_dim_});
   projected = {};
   if (weights_.k_proj == nullptr) {
     heads.own = {shared.keys, shared.values};
@@ -227,9 +229,13 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
                                           const LayerRun& run) const {
   at::Tensor attended = known.attention.output;
   if (attended.defined()) {
-    if (config_.attention_output_gate && (!known.attention_half.defined() || needs_backward({x}))) {
-      const at::Tensor input = normed(x, weights_.before_attention, run.ops);
-      attended = gated_output(attended, queries_and_gates(linear(input, {weights_.q_proj}).front()).second);
+    const Linear* const map = weights_.output_gate != nullptr ? weights_.output_gate
+                              : config_.attention_output_gate ? weights_.q_proj
+                                                              : nullptr;
+    if (map != nullptr && (!known.attention_half.defined() || needs_backward({x}))) {
+      const at::Tensor raw = linear(normed(x, weights_.before_attention, run.ops), {map}).front();
+      attended = gated_output(attended, weights_.output_gate != nullptr ? raw.view(attended.sizes())
+                                                                        : queries_and_gates(raw).second);
     }
     attended = attended.flatten(1);
   }
@@ -309,8 +315,8 @@ bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
   if (w.delta_rule.trainable() || w.latent.trainable() || w.per_layer.trainable()) return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
-  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.recurrent_out, w.mixture.router,
-                            w.mixture.shared_expert_gate}) {
+  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.output_gate, w.recurrent_out,
+                            w.mixture.router, w.mixture.shared_expert_gate}) {
     if (is_trained(map)) return true;
   }
   for (const RmsNorm* norm :

@@ -123,6 +123,7 @@ class DecoderLayer {
     // Where the layer's norms stand, under any name; without a weight: there is none.
     RmsNorm before_attention, after_attention, before_mlp, after_mlp;
     const Linear *q_proj = nullptr, *k_proj = nullptr, *v_proj = nullptr, *o_proj = nullptr;
+    const Linear* output_gate = nullptr;  // only with Config::output_gate_map: [H E, D]
     RmsNorm q_norm, k_norm;      // only with Config::qk_norm: [E], or [H E] and [K E] with qk_norm_full_width
     RmsNorm v_norm;              // only with Config::norms_values: [E]
     Parameter* sinks = nullptr;  // [H], only with Config::attention_sinks
@@ -135,10 +136,10 @@ class DecoderLayer {
     PerLayerInput per_layer;            // only with Config::has_per_layer_inputs()
     Parameter* layer_scalar = nullptr;  // [1], only with Config::layer_scalar
 
-    /// Of q_proj, k_proj and v_proj those that there are.
+    /// Of q_proj, k_proj, v_proj and output_gate those that there are.
     std::vector<const Linear*> projections() const {
       std::vector<const Linear*> maps;
-      for (const Linear* map : {q_proj, k_proj, v_proj}) {
+      for (const Linear* map : {q_proj, k_proj, v_proj, output_gate}) {
         if (map != nullptr) maps.push_back(map);
       }
       return maps;

@@ -115,6 +115,10 @@ Model::Model(const Config& config, const Placement& placement,
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
   norm_ = norm_of("model.norm");
+  if (config.plain_norms) {
+    norm_.adds_one = false;
+    embedding_norm_ = plain_norm(config.hidden_size);
+  }
   if (config.value_model) {
     value_head_ = add_linear("score", "score.weight");
   } else {
@@ -171,7 +175,8 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
         at::randn(parameter.value.sizes(), generator, at::TensorOptions().dtype(sum_dtype(placement.dtype)))
             .mul_(kDeviation);
     // The delta rule's own norm multiplies by its weight in every family.
-    const bool adds_one = config.norm_adds_one && !parameter.name.ends_with(".linear_attn.norm.weight");
+    const bool adds_one = config.norm_adds_one && !parameter.name.ends_with(".linear_attn.norm.weight") &&
+                          !(config.plain_norms && parameter.name == "model.norm.weight");
     if (role == ParameterRole::kConvolution) noise.mul_(kConvolutionDeviation / kDeviation);
     const bool around_one = (role == ParameterRole::kNorm && !adds_one) || role == ParameterRole::kScalar;
     parameter.value.copy_(around_one ? noise + 1.0 : noise);
@@ -274,7 +279,7 @@ Stream Model::prepare(const Batch& batch) const {
   return stream;
 }
 
-at::Tensor Model::embed(const at::Tensor& tokens) const {
+at::Tensor Model::looked_up(const at::Tensor& tokens) const {
   at::Tensor rows = gather_rows(embedding_->value, tokens);
   if (embedding_adapter_ && embedding_adapter_->enabled) {
     const LowRankAdapter& adapter = *embedding_adapter_;
@@ -283,7 +288,19 @@ at::Tensor Model::embed(const at::Tensor& tokens) const {
   return (embedding_scale_ == 1.0 ? rows : rows.mul_(embedding_scale_)).to(dtype());
 }
 
+at::Tensor Model::embed(const at::Tensor& tokens) const {
+  const at::Tensor rows = looked_up(tokens);
+  if (embedding_norm_.weight == nullptr) return rows;
+  RmsNormSaved unused;
+  return rms_norm_forward(rows, embedding_norm_, unused);
+}
+
 void Model::accumulate_embedding(const at::Tensor& tokens, at::Tensor dx) {
+  if (embedding_norm_.weight != nullptr) {
+    RmsNormSaved saved;
+    rms_norm_forward(looked_up(tokens), embedding_norm_, saved);
+    dx = rms_norm_backward(dx, saved, embedding_norm_);
+  }
   if (embedding_scale_ != 1.0) dx.mul_(embedding_scale_);  // a whole stream: no copy of it
   // nn.Embedding and PEFT's look-ups hold the row of padding_idx constant: it keeps what it has, which is the
   // head's part where the two are tied.

@@ -178,7 +178,7 @@ class Model {
   const Linear& value_head() const { return *value_head_; }
   bool has_value_head() const { return value_head_ != nullptr; }
 
-  /// Rows of the embedding for `tokens` [n], times Config::embedding_scale: [n, D].
+  /// Rows of the embedding for `tokens` [n], times Config::embedding_scale, or normed: [n, D].
   at::Tensor embed(const at::Tensor& tokens) const;
   /// Adds dx [n, D], which may be overwritten, to the gradient of the embedding's rows, but for the row of
   /// Config::pad_token_id.
@@ -234,6 +234,8 @@ class Model {
                            Mixture& mixture);
   void make_mixture_next_to_mlp(const std::string& prefix, DecoderLayer::Weights& weights);
   PerLayerInput make_per_layer_input(const std::string& prefix, int64_t index);
+  /// embed() before any norm.
+  at::Tensor looked_up(const at::Tensor& tokens) const;
   void make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   void make_delta_rule(const std::string& name, DecoderLayer::Weights& weights);
   void make_latent(const std::string& name, DecoderLayer::Weights& weights);
@@ -281,6 +283,7 @@ class Model {
   const Linear* head_ = nullptr;
   const Linear* value_head_ = nullptr;
   double embedding_scale_ = 1.0;  // rounded where the config says so
+  RmsNorm embedding_norm_;        // only with Config::plain_norms
 };
 
 /// While it lives the model's adapters are left out, whatever is thrown meanwhile.

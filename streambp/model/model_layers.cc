@@ -205,6 +205,8 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
     weights.q_norm = norm_of(name + "." + of_queries);
     if (own_keys) weights.k_norm = norm_of(name + "." + of_keys);
   }
+  if (config_.plain_norms) weights.q_norm = weights.k_norm = plain_norm(config_.head_dim_of(index));
+  if (config_.output_gate_map) weights.output_gate = add_map(name + ".gate_proj", /*bias=*/false);
   if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));
   if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
 }
@@ -305,6 +307,8 @@ DecoderLayer Model::make_layer(int64_t index) {
   weights.after_attention = norm(names.after_attention);
   weights.before_mlp = config_.parallel ? weights.before_attention : norm(names.before_mlp);
   weights.after_mlp = norm(names.after_mlp);
+  if (config_.post_norm_eps > 0.0)
+    weights.after_attention.eps = weights.after_mlp.eps = config_.post_norm_eps;
   const bool mixes = config_.has_mixer(index);
   if (mixes && config_.is_recurrent(index)) make_delta_rule(prefix + modules.recurrence, weights);
   if (config_.attends(index) && config_.is_latent()) {

@@ -33,10 +33,8 @@ class LayerFlops {
     } else if (config.attends(index)) {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
-      queries_.add(*weights.q_proj);
-      for (const Linear* map : weights.projections()) {
-        if (map != weights.q_proj) keys_values_.add(*map);
-      }
+      for (const Linear* map : weights.projections())
+        (map == weights.q_proj || map == weights.output_gate ? queries_ : keys_values_).add(*map);
     }
     if (weights.o_proj != nullptr) output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);

@@ -180,8 +180,12 @@ struct Config {
   bool norm_after = false;         // olmo: only the outputs of attention and MLP are normed
   bool norm_adds_one = false;      // gemma: norms multiply by 1 + weight
   bool norm_centers = false;       // cohere: norms are of what they read less its mean
-  bool parallel = false;           // cohere: attention and MLP read one norm of the layer's input
-  double embedding_scale = 1.0;    // gemma: sqrt(hidden_size); granite: embedding_multiplier
+  /// muse_glimmer: rows of the embedding, queries and keys have RMS norms without weights, and the last norm
+  /// multiplies by its weight where the others add one; the norms of outputs have an epsilon of their own.
+  bool plain_norms = false;
+  double post_norm_eps = 0.0;
+  bool parallel = false;                // cohere: attention and MLP read one norm of the layer's input
+  double embedding_scale = 1.0;         // gemma: sqrt(hidden_size); granite: embedding_multiplier
   bool rounds_embedding_scale = false;  // gemma: to the dtype of the parameters
   double residual_multiplier = 1.0;     // granite: of what attention and MLP add to the residual stream
   double logits_scaling = 1.0;          // granite, cohere (1 / logit_scale): the logits are divided by it
@@ -198,6 +202,7 @@ struct Config {
   double swiglu_limit = 0.0;           // what gate and up are clamped to in it
   bool attention_sinks = false;        // gpt_oss: one more score of every head, whose value is 0
   bool attention_output_gate = false;  // qwen3_next: what attention gives times sigmoid of a part of q_proj
+  bool output_gate_map = false;        // muse_glimmer: or of a map of its own, self_attn.gate_proj
   RopeSettings rope;
   std::optional<RopeSettings> local_rope;  // gemma3, gemma4, olmo3: of the layers with a window
   bool rope_interleaved = false;       // glm4: entries 2i and 2i + 1 are rotated together, not i and i + R/2

@@ -29,6 +29,9 @@ constexpr const char* kGemma4Text = R"({"vocab_size": 262144, "hidden_size": 230
 constexpr const char* kMinistral3Text =
     R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336,
   "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8})";
+constexpr const char* kMuseGlimmerText =
+    R"({"vocab_size": 202048, "hidden_size": 6656, "intermediate_size": 19968,
+  "num_hidden_layers": 52, "num_attention_heads": 32, "num_key_value_heads": 2})";
 // Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
 constexpr const char* kMistralText = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
   "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8})";
@@ -150,6 +153,11 @@ constexpr auto kFamilies = std::to_array<Family>({
   {.name = "mixtral", .positions = 131072, .rms_norm_eps = 1e-5, .bias = kNoBias,
    .windows = {.layers = WindowLayers::kAll}, .rope = {.theta = 1e6},
    .experts = {.router = Router::kOfAllLayers, .two_names = true, .block_sparse_moe_names = true}},
+  {.name = "muse_glimmer_text", .whole = {.model_type = "muse_glimmer", .sizes = kMuseGlimmerText}, .positions = 131072,
+   .rms_norm_eps = 1e-5, .head_dim = 128, .norms = NormLayout::kAround, .norm_adds_one = true, .muse = true,
+   .final_softcapping = 20.0,
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .from_last = true, .size = 2048},
+   .no_rope = NoRope::kByThetas},
   {.name = "nemotron_h", .positions = 4096, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_epsilon", .head_dim = 128,
    .pad_token_unread = true, .one_part_layers = true,
    .bias = {.qkv_key = nullptr, .output_key = nullptr, .mlp_key = "mlp_bias"}, .activation = Activation::kRelu2,

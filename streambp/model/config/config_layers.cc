@@ -105,6 +105,15 @@ void parse_norms(const ConfigReader& settings, const Family& family, Config& con
   config.sandwich_norms = config.glm_norm_names || family.norms == NormLayout::kAround;
 }
 
+// Muse Glimmer's norms, gate and factors.
+void parse_muse(const ConfigReader& settings, const Family& family, Config& config) {
+  if (!family.muse) return;
+  config.plain_norms = config.output_gate_map = true;
+  config.post_norm_eps = settings.positive("post_norm_eps", 1e-8);
+  config.attention_scale *= settings.positive("qk_scale_factor", 3.87);
+  config.logits_scaling = 1.0 / settings.positive("output_multiplier", 0.19611613513818404);
+}
+
 // Constant factors: Gemma's of the embedding, Granite's, and Cohere's of the logits.
 void parse_multipliers(const ConfigReader& settings, const Family& family, Config& config) {
   if (family.scales_embedding) {
@@ -140,6 +149,23 @@ void parse_clamps(const ConfigReader& settings, const Family& family, Config& co
   settings.only("swiglu_limit", nullptr);
 }
 
+// Muse Glimmer's: a base for each layer, of which transformers reads whether it is 0.
+void parse_thetas(const ConfigReader& settings, const Family& family, Config& config) {
+  constexpr const char* kKey = "layer_rope_theta";
+  const int64_t layers = config.num_hidden_layers;
+  const json* const thetas = settings.find(kKey);
+  if (thetas == nullptr) {
+    for (int64_t layer = 1; layer <= layers; ++layer)
+      config.no_rope.push_back((layers - layer) % family.windows.period == 0);
+    return;
+  }
+  const auto is_base = [](const json& theta) { return theta.is_number() && theta >= 0; };
+  if (!thetas->is_array() || thetas->size() != static_cast<std::size_t>(layers) ||
+      !std::all_of(thetas->begin(), thetas->end(), is_base))
+    settings.refuse(kKey, fmt::format("a list of {} numbers of at least 0", layers));
+  for (const json& theta : *thetas) config.no_rope.push_back(theta == 0);
+}
+
 // SmolLM3's layers without rotary embedding: in no_rope_layers they are the zeros.
 void parse_no_rope(const ConfigReader& settings, const Family& family, Config& config) {
   constexpr const char* kKey = "no_rope_layers";
@@ -149,6 +175,7 @@ void parse_no_rope(const ConfigReader& settings, const Family& family, Config& c
     settings.only(kKey, nullptr);
     settings.only(kInterval, nullptr);
     if (family.no_rope == NoRope::kAll) config.no_rope.assign(layers, true);
+    if (family.no_rope == NoRope::kByThetas) return parse_thetas(settings, family, config);
     if (family.no_rope != NoRope::kByType) return;
     const std::string type = settings.text("position_embedding_type").value_or("nope");
     if (type != "rope" && type != "nope") settings.refuse("position_embedding_type", "rope, nope or null");
@@ -178,6 +205,7 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
   parse_attention(settings, family, config);
   parse_norms(settings, family, config);
   parse_multipliers(settings, family, config);
+  parse_muse(settings, family, config);
   parse_clamps(settings, family, config);
   parse_no_rope(settings, family, config);
   if (family.recurrent) {

@@ -37,7 +37,8 @@ LocalLayers all_but_every(const ConfigReader& settings, const FamilyWindows& win
   if (!windows.other_periods) settings.only(kKey, windows.period);
   const bool reads = windows.reads_period && windows.other_periods;
   const int64_t period = reads ? stated_period(settings, kKey, windows.period) : windows.period;
-  for (int64_t layer = 1; layer <= count; ++layer) layers.local.push_back(layer % period != 0);
+  for (int64_t layer = 1; layer <= count; ++layer)
+    layers.local.push_back((windows.from_last ? count - layer : layer) % period != 0);
   return layers;
 }
 

@@ -55,6 +55,7 @@ enum class WindowLayers {
 struct FamilyWindows {
   WindowLayers layers = WindowLayers::kNone;
   int64_t period = 0;
+  bool from_last = false;     // the layers are counted from the last one
   bool reads_period = false;  // sliding_window_pattern, with which layer_types has to agree
   bool other_periods = true;  // else that key may only repeat the period
   int64_t size = 0;           // where sliding_window is absent; 0: the key has to be there
@@ -67,6 +68,7 @@ enum class NoRope {
   kNone,
   kByKeys,      // no_rope_layers, no_rope_layer_interval
   kFullLayers,  // those without a window, where some may have one
+  kByThetas,    // those with a 0 in layer_rope_theta, or each that the period of windows leaves out
   kByType,      // all, where position_embedding_type is not rope
   kAll,
 };
@@ -189,6 +191,7 @@ struct Family {
   bool scales_embedding = false;  // by the root of hidden_size
   bool multipliers = false;       // Granite's
   bool scales_logits = false;     // Cohere's logit_scale
+  bool muse = false;              // plain norms, a gate of what attention gives, two more factors
   bool clamped_gate = false;      // GPT-OSS's
   bool attention_sinks = false;
   double query_pre_attn_scalar = 0.0;                     // where absent; 0: the key is not read

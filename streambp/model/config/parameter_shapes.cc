@@ -82,6 +82,7 @@ class ShapeList {
       if (own_keys) linear(in + "k_proj", keys, hidden, config_.qkv_bias);
       if (own_keys && !config_.keys_are_values(layer)) linear(in + "v_proj", keys, hidden, config_.qkv_bias);
     }
+    if (config_.output_gate_map) linear(in + "gate_proj", queries, hidden);
     const bool full_width = config_.qk_norm_full_width;
     const auto [of_queries, of_keys] = qk_norm_names(config_);
     if (config_.qk_norm) norm(in + of_queries, full_width ? queries : head_dim);

@@ -121,11 +121,12 @@ bool is_floating(const std::string& dtype) {
 // model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that
 // predict more than the next token.
 std::optional<std::string> text_name(const std::string& name) {
-  static constexpr std::array<std::string_view, 9> kVision = {
-      "vision_tower.",       "multi_modal_projector.",
-      "model.vision_tower.", "model.multi_modal_projector.",
-      "model.visual.",       "mtp.",
-      "model.audio_tower.",  "model.embed_vision.",
+  static constexpr std::array<std::string_view, 11> kVision = {
+      "vision_tower.",         "multi_modal_projector.",
+      "model.vision_tower.",   "model.multi_modal_projector.",
+      "model.visual.",         "mtp.",
+      "model.audio_tower.",    "model.embed_vision.",
+      "model.vision_adapter.", "model.vision_projection.",
       "model.embed_audio."};
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
       {{"language_model.model.", "model."},

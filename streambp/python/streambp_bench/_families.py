@@ -16,6 +16,7 @@ CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in (
 WHOLE = {
     "Gemma3ForConditionalGeneration": {"Gemma3TextModel": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"Gemma4TextModel": "Gemma4ForCausalLM"},
+    "MuseGlimmerForConditionalGeneration": {"MuseGlimmerTextModel": "MuseGlimmerForCausalLM"},
     "Mistral3ForConditionalGeneration": {"MistralModel": "MistralForCausalLM", "Ministral3Model": "Ministral3ForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"Qwen3_5TextModel": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM"},

@@ -153,7 +153,8 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
                            "granite-hybrid-moe-tiny",
                            "ernie4-5-moe-tiny",
                            "lfm2-moe-tiny",
-                           "falcon-h1-tiny"}) {
+                           "falcon-h1-tiny",
+                           "muse-glimmer-tiny"}) {
     Model model = equality_model(name, 3);
     const int64_t vocabulary = model.config().vocab_size;
     expect_all_as_executed(model, equality_batch("masked", 23, vocabulary, 5), "sft", {}, name);

@@ -327,6 +327,26 @@ TEST(GraniteMoe, HasExpertsInTwoTensors) {
   EXPECT_TRUE(refuses(with(granite, {{"num_local_experts", 0}}), "num_local_experts is 0"));
 }
 
+TEST(MuseGlimmer, HasPlainNormsAndCountsWindowsFromItsEnd) {
+  json muse = without(without(small_config("muse_glimmer_text"), "rope_theta"), "head_dim");
+  muse.update({{"num_hidden_layers", 5}, {"hidden_activation", "silu"}, {"sliding_window", 7}});
+  const Config config = parse(muse);
+  EXPECT_TRUE(config.plain_norms && config.output_gate_map && config.norm_adds_one && config.sandwich_norms);
+  EXPECT_EQ(config.head_dim, 128);
+  EXPECT_EQ(config.windows, (std::vector<int64_t>{0, 7, 7, 7, 0}));
+  EXPECT_EQ(config.no_rope, (std::vector<bool>{true, false, false, false, true}));
+  EXPECT_EQ(config.attention_scale, 3.87 / std::sqrt(128.0));
+  EXPECT_EQ(config.final_logit_softcapping, 20.0);
+  EXPECT_EQ(config.logits_scaling, 1.0 / 0.19611613513818404);
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.self_attn.gate_proj.weight", {6 * 128, 48}));
+  EXPECT_FALSE(has_parameter(config, "model.layers.0.self_attn.q_norm.weight", {128}));
+  EXPECT_EQ(parse(with(muse, {{"layer_rope_theta", {1e4, 0, 1e4, 1e4, 0}}})).no_rope,
+            (std::vector<bool>{false, true, false, false, true}));
+  EXPECT_EQ(parse({{"model_type", "muse_glimmer"}, {"text_config", muse}}), config);
+  EXPECT_TRUE(refuses(with(muse, {{"layer_rope_theta", {1e4}}}), "layer_rope_theta"));
+  EXPECT_TRUE(refuses(with(muse, {{"post_norm_eps", 0}}), "post_norm_eps is 0"));
+}
+
 TEST(Hunyuan, NormsRotatedHeadsAndStretchesItsBase) {
   const json hunyuan = without(small_config("hunyuan_v1_dense"), "num_key_value_heads");
   const Config config = parse(hunyuan);
