@@ -33,15 +33,18 @@ class LayerFlops {
     } else if (config.attends(index)) {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
+      const Linear* const gate = config.attention_output_gate ? weights.q_proj : weights.output_gate;
       for (const Linear* map : weights.projections())
-        (map == weights.q_proj || map == weights.output_gate ? queries_ : keys_values_).add(*map);
+        (map == gate ? gates_ : map == weights.q_proj ? queries_ : keys_values_).add(*map);
     }
     if (weights.o_proj != nullptr) output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);
   }
 
   double forward(const LayerRuns& runs) const {
-    return tokens_ * (runs.projections * queries_.forward +
+    // Attention that is kept is kept before its gate.
+    const double gates = runs.projections > 0.0 || runs.output == 0.0 ? runs.projections : 1.0;
+    return tokens_ * (runs.projections * queries_.forward + gates * gates_.forward +
                       (runs.projections + runs.keys_values) * keys_values_.forward +
                       runs.output * output_.forward + runs.mlp * mlp_.forward + runs.down * down_.forward +
                       runs.attention * rule_.forward + runs.keys_values * rule_.state +
@@ -50,8 +53,9 @@ class LayerFlops {
   }
 
   double backward(const LayerRuns& runs) const {
-    return tokens_ * (queries_.backward + (1.0 + runs.keys_values_backward) * keys_values_.backward +
-                      output_.backward + mlp_.backward + down_.backward + rule_.backward +
+    return tokens_ * (queries_.backward + gates_.backward +
+                      (1.0 + runs.keys_values_backward) * keys_values_.backward + output_.backward +
+                      mlp_.backward + down_.backward + rule_.backward +
                       (1.0 + runs.prefixes) * (expansion_.forward + expansion_.backward)) +
            5.0 * attention_;
   }
@@ -60,7 +64,7 @@ class LayerFlops {
   double tokens_;
   double attention_ = 0.0;  // one product of scores, or with them
   DeltaRuleFlops rule_;     // of a recurrent layer
-  MapFlops queries_, keys_values_, output_, mlp_, down_;
+  MapFlops queries_, gates_, keys_values_, output_, mlp_, down_;
   MapFlops expansion_;  // of latents to keys and values: in every run of attention, and in its backward pass
 };
 
