@@ -77,10 +77,14 @@ TEST(Mixture, AddsTheExpertThatEveryTokenHas) {
       [&](const auto& in, const auto& p) { return plain(at::zeros_like(in[0]), in[0], p); });
 }
 
-/// DeepSeek V3's: sigmoids, the choice among the experts of some groups by corrected scores.
+at::Tensor plain_scores(const Mixture& mixture, const at::Tensor& logits) {
+  return mixture.sigmoid ? at::sigmoid(logits) : at::softmax(logits, -1);
+}
+
+/// DeepSeek V3's and ERNIE 4.5's: the choice among the experts of some groups by corrected scores.
 at::Tensor plain_corrected(const Mixture& mixture, const at::Tensor& residual, const at::Tensor& x,
                            const std::vector<at::Tensor>& p) {
-  const at::Tensor scores = at::sigmoid(at::linear(x, p[0]));
+  const at::Tensor scores = plain_scores(mixture, at::linear(x, p[0]));
   at::Tensor choice = scores.detach() + mixture.correction->value;
   const at::Tensor groups = choice.view({x.size(0), mixture.groups, -1});
   const at::Tensor sums = std::get<0>(groups.sort(-1, /*descending=*/true)).narrow(-1, 0, 2).sum(-1);
@@ -89,7 +93,7 @@ at::Tensor plain_corrected(const Mixture& mixture, const at::Tensor& residual, c
   choice = groups.masked_fill((sums < least).unsqueeze(-1), -1e9).view(scores.sizes());
   const at::Tensor chosen = std::get<1>(choice.topk(mixture.experts_per_token, -1));
   at::Tensor top = scores.gather(-1, chosen);
-  if (mixture.normalise) top = top / top.sum(-1, true);
+  if (mixture.normalise) top = top / (top.sum(-1, true) + mixture.added_to_sum).clamp_min(mixture.least_sum);
   const at::Tensor weights = at::zeros_like(scores).scatter(1, chosen, top * mixture.scale);
   at::Tensor y = residual;
   const auto expert = [&](size_t first) {
@@ -100,8 +104,9 @@ at::Tensor plain_corrected(const Mixture& mixture, const at::Tensor& residual, c
   return y + expert(p.size() - 3);
 }
 
-TEST(Mixture, ChoosesInGroupsByCorrectedSigmoids) {
-  for (const bool normalise : {true, false}) {
+TEST(Mixture, ChoosesInGroupsByCorrectedScores) {
+  for (const auto& [sigmoid, normalise] :
+       {std::pair(true, true), std::pair(true, false), std::pair(false, true), std::pair(false, false)}) {
     std::vector<Parameter> parameters = {parameter(random({6, 5}, 1))};
     for (uint64_t expert = 0; expert < 7; ++expert) {  // the last one is shared
       for (const std::vector<int64_t>& shape : {std::vector<int64_t>{7, 5}, {7, 5}, {5, 7}})
@@ -113,6 +118,9 @@ TEST(Mixture, ChoosesInGroupsByCorrectedSigmoids) {
     Mixture settings;
     settings.router = &maps[0];
     settings.correction = &correction;
+    settings.sigmoid = sigmoid;
+    settings.added_to_sum = sigmoid ? 0.1 : 0.0;
+    settings.least_sum = sigmoid ? 0.0 : 0.7;
     settings.groups = 3;
     settings.topk_groups = 2;
     settings.scale = 1.7;
@@ -124,11 +132,15 @@ TEST(Mixture, ChoosesInGroupsByCorrectedSigmoids) {
     std::vector<Parameter*> all;
     for (Parameter& p : parameters) all.push_back(&p);
     // The groups and the correction decide something.
-    const at::Tensor x = random({40, 5}, 101), scores = at::sigmoid(at::linear(x, parameters[0].value));
+    const at::Tensor x = random({40, 5}, 101),
+                     scores = plain_scores(settings, at::linear(x, parameters[0].value));
     const auto chosen = [](const at::Tensor& by) {
       return std::get<0>(std::get<1>(by.topk(3, -1)).sort(-1));
     };
     EXPECT_FALSE(at::equal(chosen(scores), chosen(scores + correction.value)));
+    // Some sums are below the least one, and some above.
+    const at::Tensor sums = scores.gather(-1, chosen(scores + correction.value)).sum(-1);
+    EXPECT_TRUE(sigmoid || (sums.min().item<double>() < 0.7 && sums.max().item<double>() > 0.7));
     expect_same(
         {random({40, 5}, 100), x}, all, [&](const auto& in) { return mixture(in[0], in[1], settings); },
         [&](const auto& in, const auto& p) { return plain_corrected(settings, in[0], in[1], p); });
@@ -160,6 +172,7 @@ TEST(Mixture, SigmoidsOfNarrowRoutersAreOfWideLogits) {
     Mixture settings;
     settings.router = &maps[0];
     settings.correction = &correction;
+    settings.sigmoid = true;
     settings.experts_per_token = 1;
     settings.normalise = true;
     for (size_t i = 3; i < maps.size(); i += 3)
@@ -181,6 +194,8 @@ TEST(Mixture, ScoresThatVanishGiveNothing) {
   Layer layer(/*normalise=*/true);
   const Parameter correction = parameter(at::zeros({kMixtureExperts}, at::kDouble), /*trainable=*/false);
   layer.mixture.correction = &correction;
+  layer.mixture.sigmoid = true;
+  layer.mixture.added_to_sum = 1e-20;
   layer.parameters[0].value.fill_(-1000.0);
   const at::Tensor x = at::ones({3, 6}, at::kDouble), residual = random({3, 6}, 4);
   EXPECT_TRUE(at::equal(mixture(residual, x, layer.mixture).detach(), residual)) << "0 / 0 is no weight";
