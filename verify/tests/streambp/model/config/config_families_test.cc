@@ -329,7 +329,7 @@ TEST(GraniteMoe, HasExpertsInTwoTensors) {
 
 TEST(MuseGlimmer, HasPlainNormsAndCountsWindowsFromItsEnd) {
   json muse = without(without(small_config("muse_glimmer_text"), "rope_theta"), "head_dim");
-  muse.update({{"num_hidden_layers", 5}, {"hidden_activation", "silu"}, {"sliding_window", 7}});
+  muse.update({{"num_hidden_layers", 5}, {"sliding_window", 7}, {"tie_word_embeddings", false}});
   const Config config = parse(muse);
   EXPECT_TRUE(config.plain_norms && config.output_gate_map && config.norm_adds_one && config.sandwich_norms);
   EXPECT_EQ(config.head_dim, 128);
