@@ -42,6 +42,8 @@ make recipes scripts/pages/recipes.py --resume
 make any-model scripts/any_model.py --resume
 make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model.py --resume --out results/any-model-5.24
 make any-model-times scripts/any_model_times.py --resume
+make idle-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model_times.py --resume --seq-len 2048,4096 --repeats 7 \
+  --threads 2 --methods hf-checkpoint,hf-checkpoint+every=2,hf-checkpoint+fused-head,hf-checkpoint+selective,python,python+idle,python-patch,python-patch+idle --out results/idle-times
 make compare-2048 scripts/compare_hf.py --resume --seq-len 2048 --out results/compare-2048
 for length in 4096 8192; do
   make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" \
@@ -52,6 +54,7 @@ make python "$of_python" --methods hf-checkpoint,checkpoint,streambp,python,pyth
 make python-times "$of_python" --methods hf-checkpoint,streambp,python,python-patch --no-gradients --out results/python-times
 recurrent='scripts/compare_hf.py --resume --model qwen3.5-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 3 --no-gradients'
 make qwen3.5-2 "$recurrent" --out results/qwen3.5-2
+make mamba2-times scripts/compare_hf.py --resume --model granite-4.0-h-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 5 --threads 2 --no-gradients --out results/mamba2-times
 make qwen3.5-1 "$recurrent" --threads 1 --out results/qwen3.5-1
 make cpu 'streambp-bench sweep --model qwen3-cpu --method standard,checkpoint,streambp --seq-len 512,1024,2048,4096,8192 --chunk auto --repeats 3 --resume --out results/cpu && scripts/plot.py --records results/cpu --out results/cpu'
 make cpu-16384 streambp-bench sweep --model qwen3-cpu --method streambp --seq-len 16384 --repeats 1 --out results/cpu-16384
