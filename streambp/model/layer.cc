@@ -41,14 +41,6 @@ at::Tensor scaled(const at::Tensor& x, const at::Tensor& factor) {
 
 }  // namespace
 
-std::vector<at::Tensor> Carry::tensors() const {
-  std::vector<at::Tensor> all;
-  for (const at::Tensor& tensor : {attention.keys, attention.values, recurrent.state, recurrent.tail}) {
-    if (tensor.defined()) all.push_back(tensor);
-  }
-  return all;
-}
-
 const RopeTable& DecoderLayer::rope_of(const Rows& rows, bool of_queries) const {
   if (own_rope_) return rows.local_rope;
   return of_queries && rows.query_rope.cosine.defined() ? rows.query_rope : rows.rope;

@@ -58,9 +58,6 @@ struct AttentionHeads {
 struct Carry {
   KeysValues attention;
   DeltaCarry recurrent;
-
-  /// Those that are defined.
-  std::vector<at::Tensor> tensors() const;
 };
 
 /// What the first sequence of some rows continues, if it does: its earlier tokens' carry, and where the
