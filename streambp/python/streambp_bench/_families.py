@@ -23,12 +23,13 @@ WHOLE = {
 }
 # What the engine calls modules of the decoder that some class calls otherwise.
 ENGINE_NAMES = {**{f"model.{norm}.": "model.norm." for norm in ("embedding_norm", "final_layernorm", "norm_f")}, "model.embeddings.": "model.embed_tokens."}
-# Parts of names within layers that files, and the engine, call otherwise: of Granite's and of ERNIE's mixtures.
+# Parts of names within layers that files, and the engine, call otherwise: of Granite's, ERNIE's and MiniMax's mixtures.
 ENGINE_PARTS = {
     ".block_sparse_moe.experts.gate_up_proj": ".block_sparse_moe.input_linear.weight",
     ".block_sparse_moe.experts.down_proj": ".block_sparse_moe.output_linear.weight",
     ".block_sparse_moe.router.weight": ".block_sparse_moe.router.layer.weight",
     ".gate.moe_statics.": ".moe_statics.",
+    ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias",
 }
 # Model types whose files have the experts of a layer in two tensors, as transformers does.
 WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared")

@@ -22,8 +22,7 @@ from ._module_state import module_settings, notes_on
 from ._refusals import check_class
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-CORRECTION = ".e_score_correction_bias"
-CORRECTIONS = (CORRECTION, ".expert_bias")  # a router's buffer, or ERNIE's parameter
+CORRECTIONS = (".e_score_correction_bias", ".expert_bias")  # a router's buffer, or ERNIE's parameter
 BUFFERS = (*CORRECTIONS, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 
@@ -91,7 +90,6 @@ class Weights:
             return None
         for theirs, ours in ENGINE_NAMES.items():
             name = ours + name.removeprefix(theirs) if name.startswith(theirs) else name
-        name = name.replace(f".mlp{CORRECTION}", f".mlp.gate{CORRECTION}")  # of MiniMax M2
         if self.adapter:
             name = self.adapter.engine_name(name)
         else:
