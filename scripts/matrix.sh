@@ -36,7 +36,7 @@ for version in "${versions[@]}"; do
   for dtype in float64 float32 bfloat16; do
     for method in standard streambp; do
       "$build/bin/streambp-bench" sweep --model qwen3-tiny --dtype "$dtype" --method "$method" --seq-len 192 --chunk 64 --repeats 1 --threads 1 \
-        --quiet --dump-gradients "$out/$version-$dtype-$method.safetensors" --out "$out/passes-$version" >/dev/null || status=1
+        --quiet --dump-gradients "$out/$version-$dtype-$method.safetensors" --out "$out/passes-$version/$dtype-$method" >/dev/null || status=1
     done
   done
   python3 scripts/matrix_table.py "$out" --add "$version" --built "$built" --tested "$tested"
