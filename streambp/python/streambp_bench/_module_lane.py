@@ -66,13 +66,15 @@ def collecting(collector):
 
 class LayerCall:
     """What a streamed layer knows. layer: the module; original: its own forward; reason: why it runs whole, or None; proven: whether a proof
-    has passed; known: which axes of its arguments count rows, as the proof has seen; ours: whether its attention is the engine's."""
+    has passed; known: which axes of its arguments count rows, as the proof has seen; ours: whether its attention is the engine's; full: whether a chunk
+    is given later rows' keys too, which its mask hides, since it picks among them; rate: of how many rows it makes one compressed entry."""
 
     def __init__(self, state, layer, name, original):
         self.state, self.layer, self.name, self.original = state, layer, name, original
-        self.reason, self.proven, self.known, self.warned, self.ours = None, False, {}, "", True
+        self.reason, self.proven, self.known, self.warned, self.ours, self.full = None, False, {}, "", True, False
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
         self.padding_counts = False  # whether real rows see those of padding, as a proof has found
+        self.rate = next((each.compress_rate for each in layer.modules() if isinstance(getattr(each, "compress_rate", None), int)), None)
         parameters = inspect.signature(original).parameters
         self.names = [each for each, parameter in parameters.items() if parameter.kind in KINDS]
         self.any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -119,12 +121,12 @@ class LayerCall:
         count = hidden.shape[self.axis]
         if begin and attends and takes_mask and given.get("attention_mask") is None and self.state.attention.name() == "sdpa":
             rows = torch.arange(begin, begin + count, device=hidden.device)  # sdpa's is_causal counts from the top left
-            given["attention_mask"] = (torch.arange(int(begin + count), device=hidden.device) <= rows[:, None])[None, None]
+            given["attention_mask"] = (torch.arange(cache.width(count), device=hidden.device) <= rows[:, None])[None, None]
         collected = {key: [] for key in asked}
         with collecting(collected or None):
             output = self.original(hidden, **given)
         self.width = len(output) if isinstance(output, tuple) else None
-        weights = (count, begin + count)  # attention's, which nobody asks for, may go
+        weights = (count, cache.width(count))  # attention's, which nobody asks for, may go
         sides = {}
         for i, each in enumerate(output if self.width else ()):
             if i and torch.is_tensor(each) and (each.dim() != 4 or each.shape[-2:] != weights):
@@ -144,8 +146,9 @@ class LayerCall:
         if not self.ours:
             given = own_masks(given)
         rows = hidden.shape[self.axis]
-        arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, asked=asked)
-        if self.state.padding_counts and (blank := arguments.blank_rows()) is not None and bool(blank.any()):
+        arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, full=self.full, asked=asked)
+        blank = arguments.blank_rows() if self.state.padding_counts else None
+        if blank is not None and bool((blank[:, :-1] & ~blank[:, 1:]).any()):  # those behind all others change nothing
             raise node.Unfit("rows of padding count, and its mask lets them see later ones")
         chunks = arguments.chunks(chunk)
         if isinstance(chunk, int) and rows > max(chunk, 2) + 1 and len(chunks) == 1:

@@ -32,6 +32,8 @@ def axes_of(path, tensor, rows, known=None):
     expected = (known or {}).get((path, tensor.dim()))
     if expected is not None and set(expected) <= set(hits):
         return expected
+    if known is None and hits[-2:] == [tensor.dim() - 2, tensor.dim() - 1]:  # a guess, which the proof tries
+        return (hits[-2],) if "indices" in path else tuple(hits[-2:])
     if len(hits) > 1:
         raise Unfit(f"{path} is {list(tensor.shape)}: it is not clear which of its axes counts the {rows} rows")
     return tuple(hits)
@@ -72,13 +74,13 @@ def last_seen(mask):
 class Arguments:
     """A layer's keyword arguments: every tensor with a row for each token is cut to a chunk. extras: where those lie that have a gradient.
 
-    whole: nothing is ever cut, of one row or another. stores: names of the arguments through which layers share keys and values; asked: what
+    whole: nothing is ever cut, of one row or another. full: masks and stores keep their columns of later rows. stores: names of the arguments through which layers share keys and values; asked: what
     transformers collects of the modules inside.
     """
 
-    def __init__(self, kwargs, rows, known=None, whole=False, asked=()):
+    def __init__(self, kwargs, rows, known=None, whole=False, full=False, asked=()):
         self.stores = [name for name, value in kwargs.items() if is_store(name, value)]
-        self.asked, self.rows, self.given = asked, rows, None
+        self.asked, self.rows, self.full, self.given = asked, rows, full, None
         found, self.spec = pytree.tree_flatten_with_path(kwargs | {name: dict(kwargs[name]) for name in self.stores})
         self.paths = [pytree.keystr(path) for path, _ in found]
         self.leaves = [leaf for _, leaf in found]
@@ -101,11 +103,12 @@ class Arguments:
     def _cut(self, path, leaf, axes, begin, end):
         if not axes:
             return leaf
+        width = self.rows if self.full else end
         if len(axes) == 2:
-            return leaf.narrow(axes[0], begin, end - begin).narrow(axes[1], 0, end)
+            return leaf.narrow(axes[0], begin, end - begin).narrow(axes[1], 0, width)
         columns = leaf.dim() > 2 and axes[0] == leaf.dim() - 1 and ("mask" in path or "alibi" in path)
         columns = columns or any(path.startswith(f"['{name}']") for name in self.stores)
-        return leaf.narrow(axes[0], 0, end) if columns else leaf.narrow(axes[0], begin, end - begin)
+        return leaf.narrow(axes[0], 0, width) if columns else leaf.narrow(axes[0], begin, end - begin)
 
     def chunks(self, size):
         """[(begin, end)] of `size` rows and a few less, so that no mask lets a chunk's rows see later ones; more where there is no such edge.
@@ -251,7 +254,7 @@ class LayerNode(torch.autograd.Function):
         rows = hidden.shape[call.axis]
         ctx.chunks = chunks
         arguments.give_extras([extra.detach() for extra in extras])
-        outputs, kept, states, ctx.random = Outputs(hidden.shape[call.axis - 1]), Rows(rows), {}, []
+        outputs, kept, states, ctx.random = Outputs(hidden.shape[call.axis - 1]), Rows(rows, call.full, call.rate), {}, []
         with torch.no_grad(), torch.autocast(kind, **ctx.autocast), call.alone():
             for begin, end in ctx.chunks:
                 ctx.random.append(random_states(hidden.device))
@@ -301,7 +304,7 @@ class LayerNode(torch.autograd.Function):
 
 def _earlier_rows(ctx, call, arguments, hidden):
     """(Rows, states at the start of each chunk) of a run without gradients, which ends where keys and values are there."""
-    kept, starts = Rows(hidden.shape[call.axis]), [{}]
+    kept, starts = Rows(hidden.shape[call.axis], call.full, call.rate), [{}]
     with torch.no_grad():
         for i, (begin, end) in enumerate(ctx.chunks[:-1]):
             if ctx.random:
@@ -331,10 +334,10 @@ def _backward(ctx, call, arguments, hidden, gradient, others, wanted):
             output, sides = call.run(rows, arguments.at(begin, end), cache, begin, bool(ctx.updates or arguments.stores), arguments.asked)
         roots = [(output, gradient.narrow(call.axis, begin, end - begin))]
         roots += [(sides[position], side.cut(of_sides[position], begin, end)) for position, side in ctx.sides.items() if of_sides[position] is not None]
-        for position, own in cache.own_by_position():
+        for position, own, first in cache.own_by_position():
             seeds = [of_shared[position]] if of_shared.get(position) is not None else []
             seeds += [rooms.pairs[position[0]][position[1]]] if end < ctx.chunks[-1][1] else []
-            roots += [(own, seed.narrow(-2, begin, end - begin)) for seed in seeds]
+            roots += [(own, seed.narrow(-2, first, own.shape[-2])) for seed in seeds]
         if end < ctx.chunks[-1][1]:
             roots += [(state, of_states[name]) for name, state in cache.after.items() if of_states.get(name) is not None]
         roots = [(root, seed.to(root.dtype)) for root, seed in roots if root.requires_grad]

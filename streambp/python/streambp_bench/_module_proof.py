@@ -18,6 +18,7 @@ from ._attention import CACHES
 from ._library import first_line
 from ._module_attention import own_masks
 from ._module_head import IGNORED, hidden_of, leaves_of, with_hidden
+from ._row_cache import PicksRows
 
 CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
 ENDS = (2, 15, 17, 33)  # of the proof's chunks
@@ -121,12 +122,12 @@ def _proofs(state):
             call = calls[0][1]
             error, limit, worst, reason = 0.0, 0.0, "", problem
             for ours in (True, False) if not problem else ():  # what is not equal by the engine's attention may be by the model's
-                call.ours = ours
+                call.ours, call.full = ours, False
                 error, limit, worst, reason = _proof(call, captured.get(id(call.layer), []))
                 if not reason or not state.attention.fits:
                     break
             for _, each in calls:
-                each.reason, each.proven, each.known, each.dims, each.axis, each.ours = reason or None, not reason, call.known, call.dims, call.axis, call.ours
+                each.reason, each.proven, each.known, each.dims, each.axis, each.ours, each.full = reason or None, not reason, call.known, call.dims, call.axis, call.ours, call.full
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
     state.padding_counts = any(call.padding_counts or call.reason for call in state.calls)  # of a layer that runs whole it is not known
@@ -189,6 +190,9 @@ def _proof(call, captured):
     try:
         with call.alone(), node.without_hooks(list(call.layer.parameters())):
             results = [_compared(call, *each) for each in captured]
+    except PicksRows:
+        call.full = True
+        return _proof(call, captured)
     except node.Unfit as error:
         return 0.0, 0.0, "", str(error)
     except Exception as error:  # whatever its code says to a cache or a chunk that it doesn't expect
@@ -210,6 +214,8 @@ def _compared(call, args, kwargs, real):
     if not call.ours:
         given = own_masks(given)
     arguments = node.Arguments(given, ROWS)
+    if not call.full and any("indices" in path and axes for path, axes in zip(arguments.paths, arguments.axes, strict=True)):
+        raise PicksRows  # among all rows, as an earlier layer's indexer has picked them
     call.known |= {(path, leaf.dim()): axes for path, leaf, axes in zip(arguments.paths, arguments.leaves, arguments.axes, strict=True)
                    if torch.is_tensor(leaf)}
     extras = [arguments.leaves[i] for i in arguments.extras]

@@ -12,34 +12,40 @@ class Unfit(Exception):
     """Why this call of a layer can't be streamed; it runs whole."""
 
 
+class PicksRows(Unfit):
+    """The layer's indexer picks rows, and among equal scores others where it is given fewer: it is to be given all."""
+
+
 class Stop(Exception):
     """Keys and values are all that is wanted, and they are there."""
 
 
 class Joined(torch.autograd.Function):
-    """All rows' keys or values so far, [..., rows, size], of which the last are `own`; the earlier rows' gradient is added to `room`."""
+    """Keys or values, [..., rows, size]: as many as `room` has of earlier rows, then `own`, then any of later rows, which a mask hides. The earlier rows'
+    gradient is added to `room`."""
 
     @staticmethod
     def forward(ctx, own, rows, room):
-        ctx.room = room
+        ctx.room, ctx.count = room, own.shape[-2]
         return rows.detach()
 
     @staticmethod
     def backward(ctx, gradient):
         earlier = ctx.room.shape[-2]
         ctx.room.add_(gradient.narrow(-2, 0, earlier))
-        return gradient.narrow(-2, earlier, gradient.shape[-2] - earlier), None, None
+        return gradient.narrow(-2, earlier, ctx.count), None, None
 
 
 class Rows:
-    """Keys and values of all rows, [..., rows, size], one pair for each time that the layer updates its cache."""
+    """Keys and values of all rows, [..., rows, size], one pair for each time that the layer updates its cache. full: a chunk is given those of later rows
+    too, zeros until they are there, which its mask hides. rate: of how many rows the layer makes one compressed entry, if it does."""
 
-    def __init__(self, rows):
-        self.rows, self.pairs = rows, []
+    def __init__(self, rows, full=False, rate=None):
+        self.rows, self.full, self.rate, self.pairs = rows, full, rate, []
 
-    def put(self, index, begin, pair):
+    def put(self, index, begin, pair, rows):
         if index == len(self.pairs):
-            self.pairs.append(tuple(_rows_like(x, self.rows) for x in pair))
+            self.pairs.append(tuple(_rows_like(x, rows).zero_() for x in pair))
         for all_rows, own in zip(self.pairs[index], pair, strict=True):
             all_rows.narrow(-2, begin, own.shape[-2]).copy_(own.detach())
 
@@ -87,8 +93,8 @@ class RowCache:
     """The cache of one layer for the chunk that starts at row `begin`.
 
     rows: Rows of the earlier chunks, which gets the own ones unless `rooms` is given; rooms: Rows that receive the gradients of earlier rows;
-    before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs; returned: what the layer
-    was given for them, by position in Rows.pairs; after: states at its end.
+    before: states that the chunk starts from; updates: after so many it throws Stop. own: the chunk's own pairs, and from which row on they are; returned:
+    what the layer was given for them, by position in Rows.pairs; after: states at its end.
     """
 
     is_compileable = False
@@ -96,36 +102,51 @@ class RowCache:
 
     def __init__(self, rows, begin, before=None, rooms=None, updates=None):
         self.rows, self.begin, self.before, self.rooms, self.updates = rows, begin, before or {}, rooms, updates
-        self.own, self.after, self.returned = [], {}, {}
+        self.own, self.after, self.returned, self.no_entries = [], {}, {}, {}
 
     @property
     def layers(self):
         return _Itself(self)  # not kept: a cycle would keep keys and values alive until Python's next collection
 
     def update(self, key_states, value_states, layer_idx=None, *args, **kwargs):
-        index, pair = len(self.own), in_autocast(key_states, value_states)
-        self.own.append(pair)
-        joined = self._joined(index, pair)
+        return self._update(in_autocast(key_states, value_states))
+
+    def update_indexer(self, key_states, layer_idx=None, *args, **kwargs):
+        if not self.rows.full:
+            raise PicksRows("its indexer picks rows, and among equal scores others where it is given fewer")
+        return self._update((key_states,))[0]
+
+    def _update(self, pair, begin=None, rows=None):
+        """begin: of the pair's rows, by default the chunk's; rows: how many there are in all, where later ones are given too."""
+        index, begin = len(self.own), self.begin if begin is None else begin
+        self.own.append((pair, begin))
+        joined = self._joined(index, pair, begin, self.rows.rows if self.rows.full else rows)
         self.returned |= {(index, j): each for j, each in enumerate(joined)}
         return joined
 
-    def _joined(self, index, pair):
-        if self.rooms is not None and not self.begin:
+    def _joined(self, index, pair, begin, rows):
+        count = pair[0].shape[-2]
+        if self.rooms is not None and not begin and rows in (None, count):
             return pair
-        self.rows.put(index, self.begin, pair)
+        self.rows.put(index, begin, pair, self.rows.rows if rows is None else rows)
         if len(self.own) == self.updates:
             raise Stop
-        joined = self.rows.until(index, self.begin + pair[0].shape[-2])
+        joined = self.rows.until(index, begin + count if rows is None else rows)
         if self.rooms is None:
             return joined
-        rooms = self.rooms.until(index, self.begin)
+        rooms = self.rooms.until(index, begin)
         joined = tuple(Joined.apply(*each) for each in zip(pair, joined, rooms, strict=True))
         for each in joined:
             each._streambp_rows = pair, rooms  # so that our attention (_module_attention.py) gives each its own part of the gradient
         return joined
 
+    def width(self, count):
+        """How many rows' keys a chunk of `count` rows is given."""
+        return self.rows.rows if self.rows.full else self.begin + count
+
     def own_by_position(self):
-        return [((i, j), each) for i, pair in enumerate(self.own) for j, each in enumerate(pair)]
+        """[(position, tensor, its first row)]"""
+        return [((i, j), each, begin) for i, (pair, begin) in enumerate(self.own) for j, each in enumerate(pair)]
 
     def _state(self, name):
         state = self.before.get(name)
@@ -167,8 +188,29 @@ class RowCache:
     def has_previous_state(self, *args, **kwargs):
         return bool(self.before)
 
-    def update_indexer(self, *args, **kwargs):
-        raise Unfit("its indexer picks rows, and among equal scores others where it is given fewer")
+    def store_compression_weights(self, name, kv, gate):
+        """Of DeepSeek V4: the rows of whole windows, from the chunk's and those left over before it, and where they begin."""
+        for each in ("overlap", "overlap of gates"):  # stays, where no window ends in the chunk
+            self.after |= {(each, name): self.before[each, name] for _ in range((each, name) in self.before)}
+        usable = (self.begin % self.rows.rate + kv.shape[1]) // self.rows.rate * self.rows.rate
+        joined = []
+        for key, each in (("left over", kv), ("gates left over", gate)):
+            earlier = self._state((key, name))
+            joined.append(each if earlier is None else torch.cat([earlier, each], 1))
+            self.after[key, name] = joined[-1][:, usable:]
+        self.no_entries[name] = kv[:, :0]
+        return *(each[:, :usable] for each in joined), self.begin // self.rows.rate * self.rows.rate
+
+    def update_overlap_state(self, name, chunk_kv, chunk_gate, head_dim):
+        earlier = tuple(self._state((key, name)) for key in ("overlap", "overlap of gates"))
+        self.after["overlap", name], self.after["overlap of gates", name] = chunk_kv[:, -1, :, :head_dim], chunk_gate[:, -1, :, :head_dim]
+        return earlier
+
+    def update_compressor_states(self, name, compressed):
+        """All entries, the later ones zeros, which the layer hides from earlier rows itself: its indexer picks among as many as in one pass."""
+        if not compressed.shape[1]:
+            compressed = self.no_entries[name][..., : compressed.shape[-1]].to(compressed.dtype)  # through which the gradient of earlier entries passes
+        return self._update((compressed,), self.begin // self.rows.rate, self.rows.rows // self.rows.rate)[0]
 
     def get_linear_cache(self, layer_idx):
         return self._state("linear")
@@ -183,4 +225,4 @@ class RowCache:
         return self.begin
 
     def get_mask_sizes(self, query_length, *args):
-        return self.begin + query_length, 0
+        return self.width(query_length), 0
