@@ -39,6 +39,7 @@ make() {
 
 make live-models scripts/pages/live_models.py
 make recipes scripts/pages/recipes.py --resume
+make matrix CUDAARCHS=90 scripts/matrix.sh --out results/matrix
 make any-model scripts/any_model.py --resume
 make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model.py --resume --out results/any-model-5.24
 make any-model-times scripts/any_model_times.py --resume

@@ -32,7 +32,8 @@ OF_POSITION = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_id
 
 @dataclass(frozen=True)
 class Proof:
-    """Of one kind of layer. lane: "module" or "whole"; error, limit: of the worst tensor, relative to its norm; reason: why it runs whole."""
+    """Of one kind of layer. lane: "module" or "whole"; error, limit: of the worst tensor, relative to its norm, the error of a gradient that is nothing but
+    rounding to that of the largest; reason: why it runs whole."""
 
     kind: str
     layers: tuple
@@ -202,13 +203,13 @@ def _proof(call, captured):
             module.training = training
         if sharded:
             call.layer.reshard()
-    error, limit, worst = max(results, key=lambda each: each[0] / each[1] if each[0] == each[0] else float("inf"))
+    error, limit, worst, said = max(results, key=lambda each: each[0] / each[1] if each[0] == each[0] else float("inf"))
     reason = "" if error <= limit else f"in chunks {worst} is off by {error:.1e} of its norm, limit {limit:.0e}"
-    return error, limit, worst, reason
+    return error if reason else said, limit, worst, reason
 
 
 def _compared(call, args, kwargs, real):
-    """(error, limit, name) of the tensor that is furthest off its limit."""
+    """(error, limit, name, the error that is said) of the tensor that is furthest off its limit."""
     hidden, given = call.bound(args, kwargs, ROWS)
     given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
     if not call.ours:
@@ -265,15 +266,16 @@ def _compared(call, args, kwargs, real):
     if not all(bool(each.isfinite().all()) for each in theirs):
         if bool(real.all()):
             raise node.Unfit("its own outputs or gradients are not finite")
-        return 0.0, 1.0, "its output"  # with padding the model itself has none
-    floor = rounding * max(float(each.norm()) for each in theirs[:-1])
+        return 0.0, 1.0, "its output", 0.0  # with padding the model itself has none
+    top = max(float(each.norm()) for each in theirs[:-1])
+    floor = rounding * top
     worst = None
     for name, our, their, noise in zip(names, ours, theirs, noisy, strict=True):
         norm = max(float(their.norm()), floor)
         found = float((our - their).norm()) / norm if norm else float((our - their).norm())
         limit = FACTORS[dtype] * rounding + (NOISE * min(float((noise - their).norm()) / norm, 1.0) if norm else 0.0) + (floor / norm if norm else 0.0)
         if worst is None or not found / limit <= worst[0] / worst[1]:
-            worst = found, limit, name
+            worst = found, limit, name, found * norm / top if 0.0 < norm <= 1e3 * floor else found
     _check_order(call, hidden, given, theirs[-1], FACTORS[dtype] * rounding, real)
     call.padding_counts |= not _changed(call, torch.where(real > 0, hidden, _others(hidden)), given, theirs[-1], real) <= FACTORS[dtype] * rounding
     return worst
