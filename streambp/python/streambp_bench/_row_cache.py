@@ -120,7 +120,7 @@ class RowCache:
         """begin: of the pair's rows, by default the chunk's; rows: how many there are in all, where later ones are given too."""
         index, begin = len(self.own), self.begin if begin is None else begin
         self.own.append((pair, begin))
-        joined = self._joined(index, pair, begin, self.rows.rows if self.rows.full else rows)
+        joined = self._joined(index, pair, begin, self.rows.rows if rows is None and self.rows.full else rows)
         self.returned |= {(index, j): each for j, each in enumerate(joined)}
         return joined
 
@@ -191,7 +191,8 @@ class RowCache:
     def store_compression_weights(self, name, kv, gate):
         """Of DeepSeek V4: the rows of whole windows, from the chunk's and those left over before it, and where they begin."""
         for each in ("overlap", "overlap of gates"):  # stays, where no window ends in the chunk
-            self.after |= {(each, name): self.before[each, name] for _ in range((each, name) in self.before)}
+            if (each, name) in self.before:
+                self.after[each, name] = self.before[each, name]
         usable = (self.begin % self.rows.rate + kv.shape[1]) // self.rows.rate * self.rows.rate
         joined = []
         for key, each in (("left over", kv), ("gates left over", gate)):
