@@ -18,12 +18,14 @@ echo "== Golden cases: losses, log-probabilities and gradients of Hugging Face, 
 build_project release streambp-bench
 echo
 echo "== Sweep: peak memory and time of back-propagation, Qwen3 with 4 layers of 512, vocabulary 32000, float32"
-for lengths in 512,1024 512,1024,2048,4096; do
-  "$bin/streambp-bench" sweep --model qwen3-cpu --method standard,checkpoint,streambp \
-    --seq-len "$lengths" --chunk auto --repeats 3 --out "$out" --resume
-  "$venv/bin/python" scripts/plot.py --records "$out/results.jsonl" --out "$out"
-done
+"$bin/streambp-bench" sweep --model qwen3-cpu --method standard,checkpoint,streambp \
+  --seq-len 512,1024,2048,4096 --chunk auto --repeats 3 --out "$out" --resume
+"$venv/bin/python" scripts/plot.py --records "$out/results.jsonl" --out "$out"
 
+# Predictions take one core each: these wait in a file for their turn on the screen.
+mkdir -p "$out/bytes-per-token"
+"$bin/streambp-bench" bytes-per-token --model qwen3-0.6b,qwen3-8b,llama-3.1-8b,gemma-3-4b,gpt-oss-20b,qwen3.5-9b,granite-4.0-h-350m \
+  --out "$out/bytes-per-token" >"$out/bytes-per-token/table.txt" &
 echo
 echo "== Paper scale: the peak of Qwen3-8B and its kin against length, predicted (no GPU needed), next to the paper's"
 "$bin/streambp-bench" paper --table curves --out "$out/paper"
@@ -31,5 +33,6 @@ echo "== Paper scale: the peak of Qwen3-8B and its kin against length, predicted
 
 echo
 echo "== Bytes a token by model and method, predicted: layer inputs (streambp) or keys and values (chunk-major)"
-"$bin/streambp-bench" bytes-per-token --model qwen3-0.6b,qwen3-8b,llama-3.1-8b,gemma-3-4b,gpt-oss-20b,qwen3.5-9b,granite-4.0-h-350m --out "$out/bytes-per-token"
+wait $!
+cat "$out/bytes-per-token/table.txt"
 "$venv/bin/python" scripts/plot_bytes.py --folder "$out/bytes-per-token"
