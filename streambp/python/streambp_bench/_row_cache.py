@@ -43,9 +43,10 @@ class Rows:
     def __init__(self, rows, full=False, rate=None):
         self.rows, self.full, self.rate, self.pairs = rows, full, rate, []
 
-    def put(self, index, begin, pair, rows):
+    def put(self, index, begin, pair, rows=None):
+        """rows: how many there are in all, where later ones are read before they are there."""
         if index == len(self.pairs):
-            self.pairs.append(tuple(_rows_like(x, rows).zero_() for x in pair))
+            self.pairs.append(tuple(_rows_like(x, self.rows) if rows is None else _rows_like(x, rows).zero_() for x in pair))
         for all_rows, own in zip(self.pairs[index], pair, strict=True):
             all_rows.narrow(-2, begin, own.shape[-2]).copy_(own.detach())
 
@@ -128,7 +129,7 @@ class RowCache:
         count = pair[0].shape[-2]
         if self.rooms is not None and not begin and rows in (None, count):
             return pair
-        self.rows.put(index, begin, pair, self.rows.rows if rows is None else rows)
+        self.rows.put(index, begin, pair, rows)
         if len(self.own) == self.updates:
             raise Stop
         joined = self.rows.until(index, begin + count if rows is None else rows)
