@@ -38,11 +38,11 @@ def everything_in_float64():
         _module_node.around = contextlib.nullcontext
 
 
-def model_of(family, attention="eager", seed=0, **settings):
-    """A small model with weights that matter, in float64."""
+def model_of(family, attention="eager", seed=0, made_with=None, **settings):
+    """A small model with weights that matter, in float64. made_with: settings that its config is made with; settings: set on the config that is made."""
     torch.manual_seed(seed)
     with in_float64():
-        config = small_config(family)
+        config = small_config(family, (), made_with)
         config._attn_implementation = attention
         for name, value in settings.items():
             setattr(config, name, value)

@@ -7,10 +7,11 @@ import warnings
 
 import torch
 import transformers
-from any_model import difference, small_config
-from module_lane_test import LIMIT, everything_in_float64, streamed
+from any_model import difference
+from module_lane_test import CLASSES, LIMIT, everything_in_float64, streamed
+from module_lane_test import model_of as small_model
 from patching import batch_of, packed_batch, relative, step
-from python_case import Case, in_float64
+from python_case import Case
 from streambp_bench._replaced import patched_state
 
 CHUNKS = (1, 2, 5, 7, 22, 23, 40)
@@ -20,6 +21,7 @@ COMPRESSED = {"layer_types": ["sliding_attention", "compressed_sparse_attention"
 SHARED = {"indexer_types": ["full", "shared", "full", "shared"]}
 FAMILIES = {"deepseek_v32": ("DeepseekV32ForCausalLM", {"num_key_value_heads": 4}), "glm_moe_dsa": ("GlmMoeDsaForCausalLM", {"num_key_value_heads": 4} | SHARED),
             "hy_v4": ("HYV4ForCausalLM", SHARED), "deepseek_v4": ("DeepseekV4ForCausalLM", COMPRESSED)}
+CLASSES |= {family: name for family, (name, _) in FAMILIES.items()}
 warnings.simplefilter("ignore")
 
 
@@ -27,14 +29,7 @@ def model_of(family, **settings):
     name, own = FAMILIES[family]
     if not hasattr(transformers, name):
         raise unittest.SkipTest(f"transformers {transformers.__version__} has no {name}")
-    torch.manual_seed(0)
-    with in_float64():
-        config = small_config(family, (), own | settings)
-        model = getattr(transformers, name)(config).double()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.15)
-    return model.train()
+    return small_model(family, made_with=own | settings)
 
 
 class Sparse(Case):
