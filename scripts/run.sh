@@ -8,14 +8,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 out=${1:-out/main}  # relative to the project, so that records name no folder of the machine
 bin=build/release$apart/bin
 
-# Each program is built when its turn comes, and what takes long comes after what is short. test.sh takes two chunk sizes a case, and
-# results/cpu has longer lengths.
-build_project release streambp-verify
+# What takes long comes after what is short. test.sh takes two chunk sizes a case, and results/cpu has longer lengths.
+build_project release streambp-verify streambp-bench
 cd "$project"
 echo "== Golden cases: losses, log-probabilities and gradients of Hugging Face, in float64, in chunks of 7"
 "$bin/streambp-verify" goldens verify/goldens --quick --chunk 7 --jobs "$(nproc)"
 
-build_project release streambp-bench
 echo
 echo "== Sweep: peak memory and time of back-propagation, Qwen3 with 4 layers of 512, vocabulary 32000, float32"
 "$bin/streambp-bench" sweep --model qwen3-cpu --method standard,checkpoint,streambp \

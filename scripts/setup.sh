@@ -90,8 +90,10 @@ install_python_packages() {
   export PATH="$PATH:$venv/bin"
   [ -e "$stamp" ] && return 0
   /usr/bin/env python3 -m venv "$venv"
-  # Before torch: pip would complain of what torch has no need of here.
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' 'jinja2>=3,<4' "${python_packages[@]}"
+  local pip=("$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile) beside_torch
+  # Beside torch, not after it: pip would complain of what torch has no need of here.
+  "${pip[@]}" 'matplotlib>=3.8,<4' 'numpy>=1.26,<3' 'jinja2>=3,<4' "${python_packages[@]}" &
+  beside_torch=$!
   if [ -n "${STREAMBP_TORCH:-}" ]; then
     [ -e "$STREAMBP_TORCH/lib/libtorch_cpu.so" ] || {
       echo "setup: STREAMBP_TORCH=$STREAMBP_TORCH: no lib/libtorch_cpu.so in it, expected the folder that python3 -c" \
@@ -100,11 +102,12 @@ install_python_packages() {
     }
   else
     echo "setup: installing torch $torch_version, matplotlib and jinja2 into $venv" >&2
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps "torch==$torch_version"
+    "${pip[@]}" --no-deps "torch==$torch_version"
     local cuda
     cuda=$(sed -n "s/^cuda.*= '\(.*\)'/\1/p" "$venv"/lib/python3*/site-packages/torch/version.py)
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile --no-deps "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cupti==$cuda.*"
+    "${pip[@]}" --no-deps "nvidia-cuda-runtime==$cuda.*" "nvidia-cuda-cupti==$cuda.*"
   fi
+  wait "$beside_torch"
   touch "$stamp"
 }
 
