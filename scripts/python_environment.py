@@ -73,12 +73,12 @@ def imports_torch(folder):
     return subprocess.run([venv_python(folder), "-c", "import torch"], capture_output=True, check=False).returncode == 0
 
 
-def lend_cuda_stubs(folder):
+def lend_cuda_stubs(folder, libraries=CUDA_LIBRARIES):
     """Empty libraries of CUDA's names, opened when the environment's Python starts."""
     site = site_packages(folder)
     stubs = site / "streambp_cuda_stubs"
     stubs.mkdir(exist_ok=True)
-    for name in CUDA_LIBRARIES:
+    for name in libraries:
         command = ["g++", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", stubs / name, "-x", "c", "-"]
         version, definition = DATA.get(name, ("", ""))
         if version:

@@ -41,10 +41,12 @@ make live-models scripts/pages/live_models.py
 make recipes scripts/pages/recipes.py --resume
 make matrix CUDAARCHS=90 scripts/matrix.sh --out results/matrix
 make any-model scripts/any_model.py --resume
-make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model.py --resume --out results/any-model-5.24
+make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model.py --resume --out results/any-model-5.24
 make any-model-times scripts/any_model_times.py --resume
-make idle-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_HF_VENV=.venv-hf-5.24 scripts/any_model_times.py --resume --seq-len 2048,4096 --repeats 7 \
+make idle-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model_times.py --resume --seq-len 2048,4096,8192 --repeats 7 \
   --threads 2 --methods hf-checkpoint,hf-checkpoint+every=2,hf-checkpoint+fused-head,hf-checkpoint+selective,python,python+idle,python-patch,python-patch+idle --out results/idle-times
+# The authors' repository is where `git clone https://github.com/Ledzy/StreamBP ../StreamBP` has put it.
+[ ! -d ../StreamBP ] || make authors-code scripts/pages/authors_code.py --upstream ../StreamBP --resume
 make compare-2048 scripts/compare_hf.py --resume --seq-len 2048 --out results/compare-2048
 for length in 4096 8192; do
   make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" \

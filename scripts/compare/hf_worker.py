@@ -21,7 +21,6 @@ import warnings
 import torch
 import transformers
 from compare.runners import PYTHON_METHODS, kept_by_selective
-from goldens.passes import as_in_file
 from python_environment import ROOT
 from safetensors.torch import load_file, save_file
 
@@ -132,20 +131,23 @@ class Worker:
         more = {"fused_lm_head": True} if self.fused_head else {}
         return self.model(input_ids=tokens["input_ids"], labels=tokens["labels"], use_cache=False, **more).loss
 
+    def backward(self, tokens):
+        """The loss; gradients are added."""
+        if self.method in ("python", "python+idle"):
+            import streambp_bench as sb
+
+            return sb.backward(self.model, tokens, idle_memory=self.method == "python+idle").item()
+        loss = self.loss(tokens)
+        loss.backward()
+        return loss.item()
+
     def one_step(self, tokens):
         missing = self.zero_gradients()
         gc.collect()
         self.meter.reset_peak()
         resident = self.meter.live_bytes() + missing
         cpu_start, start = time.process_time(), time.perf_counter()
-        if self.method in ("python", "python+idle"):
-            import streambp_bench as sb
-
-            value = sb.backward(self.model, tokens, idle_memory=self.method == "python+idle").item()
-        else:
-            loss = self.loss(tokens)
-            loss.backward()
-            value = loss.item()
+        value = self.backward(tokens)
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         peak = self.meter.peak_bytes()
         return {
@@ -171,17 +173,22 @@ class Worker:
             return {"status": "oom" if is_memory else "error", "error": text}
 
     def gradients(self, request):
-        gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
-        gradients = as_in_file(gradients, self.model.config.model_type)
+        gradients = self.named({name: p.grad for name, p in self.model.named_parameters() if p.grad is not None})
         save_file({name: gradient.contiguous() for name, gradient in gradients.items()}, request["file"])
         return {"status": "ok"}
 
+    def named(self, gradients):
+        """Under the names of the weight file."""
+        from goldens.passes import as_in_file
 
-def main():
+        return as_in_file(gradients, self.model.config.model_type)
+
+
+def main(kind=Worker):
     parser = argparse.ArgumentParser()
     for name in ("model", "dtype", "gradients"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("meter", "engine"):
+    for name in ("meter", "engine", "authors"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
@@ -191,7 +198,7 @@ def main():
     warnings.filterwarnings("ignore", category=FutureWarning)  # names that transformers 6 will have
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    worker = Worker(options)
+    worker = kind(options)
 
     def answer(message):
         answers.write(json.dumps(message) + "\n")

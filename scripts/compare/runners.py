@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from machine import command_line, environment
+from compare.authors_environment import ensure_authors_venv
 from python_environment import ROOT, InputError, venv_python
 
 BENCH = ROOT / "build/release/bin/streambp-bench"
@@ -47,12 +48,17 @@ def command_of(method):
 class HuggingFace:
     """The worker process. It is stopped but while it runs a step, so that nothing of it can disturb the other side.
 
-    `engine`: one with our engine for Python and its allocator, for PYTHON_METHODS."""
+    `engine`: one with our engine for Python and its allocator, for PYTHON_METHODS. `authors`: the folder of the paper's code, which runs in an
+    environment of its own."""
 
-    def __init__(self, model, options, engine=False):
+    def __init__(self, model, options, engine=False, authors=None):
         variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
-        command = [venv_python(), "-m", "compare.hf_worker", "--model", model, "--dtype", options.dtype, "--threads",
-                   str(options.threads), "--gradients", options.hf_gradients, *(["--engine", ENGINE] if engine else ["--meter", METER])]
+        if authors:
+            python, meter = ensure_authors_venv(authors)
+            program = [python, "-m", "compare.authors_worker", "--authors", authors, "--meter", meter]
+        else:
+            program = [venv_python(), "-m", "compare.hf_worker", *(["--engine", ENGINE] if engine else ["--meter", METER])]
+        command = [*program, "--model", model, "--dtype", options.dtype, "--threads", str(options.threads), "--gradients", options.hf_gradients]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables,
                                         cwd=ROOT / "scripts")
         self.made = environment() | self.read()  # versions, threads and attention are the worker's
@@ -118,4 +124,4 @@ def gradient_error(model, tokens, gradients, threads):
     line = json.loads(done.stdout)
     if line["missing"] or line["surplus"]:
         raise InputError(f"{Path(gradients).name}: gradients missing {line['missing']}, surplus {line['surplus']}")
-    return {"worst_parameter": line["worst_parameter"], "gradient_error": line["worst_error"]}
+    return {"worst_parameter": line["worst_parameter"], "gradient_error": line["worst_error"], "verdict": line["verdict"], "factor": line["factor"]}

@@ -37,6 +37,7 @@ ROOMS = {
     "streambp/examples": _LIBRARY,
     "streambp/python": [*_LIBRARY, "streambp/distributed"],  # the shared library for Python
     "reference": [],
+    "scripts/compare": ["streambp/runtime/torch_private.h"],  # the meter, on another torch
     "bench": [*_LIBRARY, "bench/baseline", "streambp/cli", "streambp/distributed"],
     "bench/baseline": _LIBRARY,
     "verify": [*_LIBRARY, "bench/baseline", "streambp/cli", "reference"],
@@ -53,7 +54,7 @@ LIBRARIES = {
     "Google Benchmark": (r"benchmark/", [r"bench/micro/"]),
     "GoogleTest": (r"g(test|mock)/", [r"verify/tests/"]),
     "Eigen": (r"Eigen/", [r"reference/", r"verify/"]),
-    "torch": (r"(ATen|c10|torch)/", [r"bench/", r"verify/", r"streambp/(?!ops/cpu/|fmt\.cc)"]),
+    "torch": (r"(ATen|c10|torch)/", [r"bench/", r"verify/", r"streambp/(?!ops/cpu/|fmt\.cc)", r"scripts/compare/"]),
 }
 
 # What torch may change from version to version without a word: names, and the patterns of the files that may write them. Tests may,
@@ -63,7 +64,7 @@ TORCH_PRIVATE = [
         r"\bat::(native|impl)::|\bat::_(flash|scaled_dot|efficient|cudnn)\w*|\bc10::impl::|\bautograd::(impl|Node|set_history|collect_next_edges)\b|\bcpublas\b"
         r"|\bget(Device|Host)Allocator\b|\bCachingAllocator::|\bSet(CPU)?Allocator\b|\bThreadLocalDebugInfo\b|\bMemoryReportingInfoBase\b"
         r"|\bSavedTensorDefaultHooks\w*|\b(OutOfMemory|Accelerator)Error\b|\bDispatcher::",
-        [r"streambp/runtime/torch_private\.(h|cc)$", r"verify/tests/"],
+        [r"streambp/runtime/torch_private\.(h|cc)$", r"scripts/compare/authors_meter\.cc$", r"verify/tests/"],
     ),
     (r"\bProcessGroupGloo\b|\bgloo::|\bgloo/", [r"streambp/distributed/(process_ranks\.cc$|gloo_declarations/)"]),
     (r"\bProcessGroupNCCL\b", [r"streambp/distributed/nccl_library\.cc$"]),

@@ -5,7 +5,7 @@
     scripts/pages/paper_claims.py --page [--out results/paper]     the page alone, from the records that are there
 
 Writes claims.jsonl, the predictions with their environment, and README.md. The other figures are those of results/paper, paper-times-cpu,
-compare-*, cuda, ranks-zero2, precision, training and proofs.
+compare-*, cuda, ranks-zero2, precision, training, proofs and authors-code.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PAGE = """# Does the paper hold?
 
 What StreamBP (arXiv 2506.03077) claims, one line a claim. *Holds*: in this project's engine, as stated. *Only against ...*: the gain is what the
 named baseline leaves out, and a baseline that has it takes the gain away. Memory is predicted by dry runs, which agree with an H200's allocator
-([table](../prediction/table.md), [GPU](../cuda/README.md)); seconds are measured. The authors' own code is not run here.
+([table](../prediction/table.md), [GPU](../cuda/README.md)); seconds are measured. The last two lines are of [the authors' own code](../authors-code/README.md), on a CPU.
 
 {verdicts}
 
@@ -176,9 +176,29 @@ def exactness_claims():
            "standard in float32, tiny models, SFT and DPO ([training](../training/training.md))")
 
 
+def authors_claims():
+    """What their own code does, in the better of the two sizes of chunks that it is measured with."""
+    records = lines_of("authors-code", "results.jsonl")
+    lengths = sorted({record["seq_len"] for record in records})
+    times, memory, factors = [], [], []
+    for length in lengths:
+        one = Comparison("authors-code", length)
+        method = min((name for name in one.seconds if name.startswith("authors+")), key=one.time)
+        ratios = one.ratios(method, "authors-checkpoint")
+        times.append((statistics.median(ratios), f"{length:,} tokens {statistics.median(ratios):.2f} x ({one.interval(method, 'authors-checkpoint')}, {len(ratios)} rounds)"))
+        memory.append(min(one.bytes[name] for name in one.seconds if name.startswith("authors+")) / one.bytes["authors-checkpoint"])
+        factors.append(one.bytes["streambp"] / min(one.bytes[name] for name in one.seconds if name.startswith("authors+")))
+    judged = sorted({record["verdict"] for record in records if record["method"].startswith("authors+") and "verdict" in record})
+    yield ("the authors' code: back-propagation in comparable or less time than with checkpointing", "holds" if all(ratio <= 1.05 for ratio, _ in times) else "contradicted",
+           "; ".join(text for _, text in times), "checkpointing on the torch and transformers that it pins, small Qwen3 in float32 on two cores, the faster of two sizes of chunks; its attention "
+           "computes all scores")
+    yield ("the authors' code: less memory than checkpointing", "holds" if max(memory) < 1 else "contradicted", f"{between(memory, 3)} x",
+           f"the same runs, beyond weights and gradients; `streambp` here takes {between(factors, 2)} x of what theirs takes. Its gradients: {', '.join(judged)}")
+
+
 def page(folder):
     asked = list(map(parse_record, read_text(folder / "claims.jsonl").splitlines()))
-    claims = [*length_claims(Cells(folder), asked), *memory_claim(asked), *time_claims(), *rank_claims(), *exactness_claims()]
+    claims = [*length_claims(Cells(folder), asked), *memory_claim(asked), *time_claims(), *rank_claims(), *exactness_claims(), *authors_claims()]
     kinds = dict.fromkeys(verdict for _, verdict, _, _ in claims)
     verdicts = "; ".join(f"{kind}: {sum(verdict == kind for _, verdict, _, _ in claims)}" for kind in kinds)
     text = PAGE.format(verdicts=f"Of {len(claims)} claims: {verdicts}.", rows="\n".join(f"| {claim} | **{verdict}** | {here} | {why} |" for claim, verdict, here, why in claims),
