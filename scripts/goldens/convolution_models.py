@@ -1,6 +1,6 @@
 """The tiny models most of whose layers are short convolutions between two gates: LFM2 and its mixture. Some rows are shorter than a kernel."""
 
-from goldens.family_models import ALL, ONE, SMALL
+from goldens.family_models import ALL, ONE, OTHER_EPS
 from goldens.recurrent_models import SHORT
 from goldens.specs import Model
 
@@ -10,9 +10,8 @@ CONVOLUTION_MODELS = {
         "lfm2",
         seed=510,
         settings={
-            **{key: value for key, value in SMALL.items() if key != "rms_norm_eps"},
+            **OTHER_EPS,
             "norm_eps": 1e-3,
-            "hidden_size": 24,
             "intermediate_size": 20,
             "num_hidden_layers": 3,
             "block_multiple_of": 7,
@@ -27,9 +26,8 @@ CONVOLUTION_MODELS = {
         "lfm2_moe",
         seed=512,
         settings={
-            **{key: value for key, value in SMALL.items() if key != "rms_norm_eps"},
+            **OTHER_EPS,
             "norm_eps": 1e-3,
-            "hidden_size": 24,
             "intermediate_size": 13,
             "moe_intermediate_size": 5,
             "num_hidden_layers": 3,
@@ -48,9 +46,8 @@ CONVOLUTION_MODELS = {
         "lfm2_moe",
         seed=513,
         settings={
-            **{key: value for key, value in SMALL.items() if key != "rms_norm_eps"},
+            **OTHER_EPS,
             "norm_eps": 1e-5,
-            "hidden_size": 24,
             "intermediate_size": 13,
             "moe_intermediate_size": 5,
             "num_hidden_layers": 2,

@@ -7,8 +7,11 @@ from goldens.specs import BATCHES, COMMON, PROMPTS, Model, rope
 
 SMALL = {**COMMON, "vocab_size": 41, "hidden_size": 20, "intermediate_size": 13, "num_hidden_layers": 2, "rope_parameters": rope(1000.0)}
 
-CENTERED = {**SMALL, "hidden_size": 24, "layer_norm_eps": 1e-3}
-del CENTERED["rms_norm_eps"]
+# Of classes that have another name for the epsilon.
+OTHER_EPS = {**SMALL, "hidden_size": 24}
+del OTHER_EPS["rms_norm_eps"]
+
+CENTERED = {**OTHER_EPS, "layer_norm_eps": 1e-3}
 
 # A row, rows padded on the right of which prompts are not scored, rows padded on the left.
 ALL = {"b1": BATCHES["b1"], **PROMPTS, "b3_left": BATCHES["b3_left"]}

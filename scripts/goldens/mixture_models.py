@@ -3,14 +3,17 @@
 from goldens.family_models import ALL, ONE, SMALL, short_yarn
 from goldens.specs import Model, rope
 
+NARROW = {**SMALL, "hidden_size": 16}
+TWO_HEADS = {**NARROW, "num_attention_heads": 2, "num_key_value_heads": 1}
+ERNIE = {**TWO_HEADS, "moe_k": 2, "rope_parameters": rope(100.0)}
+
 MIXTURE_MODELS = {
     "mixtral": Model(
         "mixtral",
         seed=412,
         settings={
-            **SMALL,
+            **NARROW,
             "vocab_size": 37,
-            "hidden_size": 16,
             "intermediate_size": 6,
             "head_dim": 6,
             "num_local_experts": 5,
@@ -23,9 +26,8 @@ MIXTURE_MODELS = {
         "mixtral",
         seed=413,
         settings={
-            **SMALL,
+            **NARROW,
             "vocab_size": 37,
-            "hidden_size": 16,
             "intermediate_size": 5,
             "num_hidden_layers": 3,
             "num_local_experts": 4,
@@ -40,8 +42,7 @@ MIXTURE_MODELS = {
         "qwen2_moe",
         seed=414,
         settings={
-            **SMALL,
-            "hidden_size": 16,
+            **NARROW,
             "intermediate_size": 10,
             "num_hidden_layers": 3,
             "num_experts": 6,
@@ -59,8 +60,7 @@ MIXTURE_MODELS = {
         "qwen2_moe",
         seed=415,
         settings={
-            **SMALL,
-            "hidden_size": 16,
+            **NARROW,
             "intermediate_size": 7,
             "num_experts": 4,
             "num_experts_per_tok": 3,
@@ -80,11 +80,8 @@ MIXTURE_MODELS = {
         "granitemoe",
         seed=430,
         settings={
-            **SMALL,
-            "hidden_size": 16,
+            **TWO_HEADS,
             "intermediate_size": 6,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
             "num_local_experts": 5,
             "num_experts_per_tok": 2,
             "embedding_multiplier": 5.5,
@@ -101,11 +98,9 @@ MIXTURE_MODELS = {
         "granitemoeshared",
         seed=431,
         settings={
-            **SMALL,
-            "hidden_size": 16,
+            **TWO_HEADS,
             "intermediate_size": 5,
             "shared_intermediate_size": 7,
-            "num_attention_heads": 2,
             "num_key_value_heads": 2,
             "attention_bias": True,
             "num_local_experts": 4,
@@ -122,19 +117,14 @@ MIXTURE_MODELS = {
         "ernie4_5_moe",
         seed=432,
         settings={
-            **SMALL,
-            "hidden_size": 16,
+            **ERNIE,
             "intermediate_size": 13,
             "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
             "moe_intermediate_size": 5,
             "moe_num_experts": 6,
-            "moe_k": 2,
             "output_router_logits": True,
             "router_aux_loss_coef": 0.3,
             "tie_word_embeddings": True,
-            "rope_parameters": rope(100.0),
         },
         batches=ALL,
     ),
@@ -143,20 +133,15 @@ MIXTURE_MODELS = {
         "ernie4_5_moe",
         seed=433,
         settings={
-            **SMALL,
-            "hidden_size": 16,
+            **ERNIE,
             "intermediate_size": 9,
             "num_hidden_layers": 4,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
             "moe_intermediate_size": 6,
             "moe_num_experts": 5,
-            "moe_k": 2,
             "moe_num_shared_experts": 0,
             "moe_layer_interval": 2,
             "moe_norm_min": 0.5,
             "tie_word_embeddings": False,
-            "rope_parameters": rope(100.0),
         },
         batches=ONE,
     ),
@@ -165,8 +150,7 @@ MIXTURE_MODELS = {
         "gpt_oss",
         seed=416,
         settings={
-            **SMALL,
-            "hidden_size": 16,
+            **NARROW,
             "intermediate_size": 6,
             "num_hidden_layers": 3,
             "head_dim": 6,
