@@ -7,17 +7,17 @@ set -euo pipefail
 list=''
 [ "${1:-}" != --list ] || { list=1 && shift; }
 asked=" $* "
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
-cd "$project"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ -z "$list" ]; then
   [ -z "$(git status --porcelain -- CMakeLists.txt CMakePresets.json bench reference scripts streambp verify)" ] || {
     echo "refresh.sh: sources are modified, and records of them are no evidence: commit them first" >&2
     exit 2
   }
+  source scripts/setup.sh
   build_project release
   scripts/python_environment.py >/dev/null
+  export PATH="$project/build/release/bin:$venv/bin:$PATH"  # whose Python draws
 fi
-export PATH="$project/build/release/bin:$venv/bin:$PATH"  # whose Python draws
 status=0
 
 # make NAME COMMAND...: results/NAME, unless its records are fresh. A command that takes --resume goes on with what is there, if that is of
