@@ -154,7 +154,7 @@ def run_family(model_type, names):
     import torch
     import transformers
     from goldens.passes import InFloat64
-    from streambp_bench import _module_node
+    from streambp_bench._module_lane import node
     from streambp_bench._replaced import patched_state
 
     line = {"family": model_type, "lane": "none", "error": None, "reason": ""}
@@ -177,7 +177,7 @@ def run_family(model_type, names):
     spread = difference(again[1], theirs[7][1])
     if not spread <= LIMIT:
         return line | {"reason": f"its own gradients differ from run to run, by {spread:.0e}"}
-    _module_node.around = InFloat64
+    node.around = InFloat64
     try:
         with InFloat64(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

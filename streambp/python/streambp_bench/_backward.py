@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ._adapters import is_fresh
 from ._batch import batch_tensors
 from ._idle import SAID_BY_THE_CALLER, check_idle_memory, fitting, shape_of, size_of_step, sizes_of, take, take_together
 from ._keywords import sort_keywords
 from ._library import InputError, checked
-from ._model import Weights, engine_of, gradients_lock
+from ._live_model.adapters import is_fresh
+from ._live_model.model import Weights, engine_of, gradients_lock
+from ._live_model.refusals import check_autocast, check_loss, check_state
+from ._live_model.rope import greatest_position, hand_over_rope
 from ._ranks import group_name, refused_together
-from ._refusals import check_autocast, check_loss, check_state
-from ._rope import greatest_position, hand_over_rope
 
 WINDOW = ("gradient_accumulation_steps", "steps_per_generation")  # of a trainer's arguments
 BASE, REFERENCE_ADAPTER = "base", "ref"  # names of references; TRL's trainers call a frozen copy of the adapter "ref"

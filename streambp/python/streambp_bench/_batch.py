@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import torch
 
-from ._attention import DOCUMENTS, check_documents, mask_as_run
-from ._decoder import OF_TOWERS, check_text_tokens
 from ._library import InputError
+from ._live_model.attention import DOCUMENTS, check_documents, mask_as_run
+from ._live_model.decoder import OF_TOWERS, check_text_tokens
 
 TEXTS = ("prompt", "chosen", "rejected")  # of a row of pairs
 NOT_STREAMED = {

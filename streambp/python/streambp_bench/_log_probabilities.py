@@ -3,13 +3,13 @@
 import torch
 from torch.autograd.function import once_differentiable
 
+from ._engine_lane.stream import IGNORED, PACKED
+from ._engine_lane.streamed_head import StreamedLogProbabilities, head_slots, inside_head
 from ._library import InputError
-from ._module_head import Sums, autocast_now, cross_entropy, hidden_of, leaves_of, logits_of, with_hidden
-from ._module_node import Unfit
+from ._module_lane.head import Sums, autocast_now, cross_entropy, hidden_of, leaves_of, logits_of, with_hidden
+from ._module_lane.node import Unfit
+from ._module_lane.row_cache import wide
 from ._replaced import patched_state
-from ._row_cache import wide
-from ._stream import IGNORED, PACKED
-from ._streamed_head import StreamedLogProbabilities, head_slots, inside_head
 
 
 def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, targets=None, temperature=1.0):

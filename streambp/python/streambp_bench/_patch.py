@@ -4,17 +4,17 @@
     ...                                     # Trainer, a loop with loss.backward(), DDP, FSDP2
     streambp_bench.unpatch(model)
 
-Two lanes compute them: the engine (_engine_lane.py), for the families and states that it knows, and the model's own code (_module_lane.py).
+Two lanes compute them: the engine (_engine_lane/), for the families and states that it knows, and the model's own code (_module_lane/).
 """
 
 import torch
 
-from ._engine_lane import Patched
+from ._engine_lane.lane import Patched
 from ._idle import check_idle_memory
 from ._library import InputError
 from ._log import say
-from ._module_lane import ModuleLane
-from ._module_proof import ROWS, prove_lane
+from ._module_lane.lane import ModuleLane
+from ._module_lane.proof import ROWS, prove_lane
 from ._replaced import patched_state
 
 FIRST_LABELS = ("refuse", "ignore")

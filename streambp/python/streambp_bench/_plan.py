@@ -12,9 +12,9 @@ import torch
 from ._batch import batch_tensors
 from ._keywords import sort_keywords
 from ._library import InputError, first_line, library, library_path
+from ._live_model.model import BUFFERS, Weights
 from ._log import say
 from ._measure import format_bytes
-from ._model import BUFFERS, Weights
 from ._programs import libraries_of
 from ._replaced import patched_state
 

@@ -9,9 +9,9 @@ import torch
 import transformers
 
 from ._library import InputError
+from ._live_model.model import unwrap
+from ._live_model.refusals import check_dropout
 from ._log import say
-from ._model import unwrap
-from ._refusals import check_dropout
 from ._trainers import objective_of
 from ._verify import gradients_apart, verify
 

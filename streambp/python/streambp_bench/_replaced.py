@@ -6,8 +6,8 @@ import types
 
 import torch
 
+from ._live_model.model import unwrap
 from ._log import say
-from ._model import unwrap
 from ._trl import in_small_tiles, is_trl_head
 
 ATTRIBUTE = "_streambp"  # of a patched model: what patch() has set on it

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ._engine_lane import Patched
+from ._engine_lane.lane import Patched
 from ._library import InputError
 from ._measure import format_bytes, measure
 from ._replaced import patched_state

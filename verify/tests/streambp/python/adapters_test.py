@@ -11,7 +11,7 @@ from python_case import GOLDENS, Case, autograd, in_float64, inputs_of, model_in
 from objectives_test import options_of, read_case
 
 import streambp_bench as sb
-from streambp_bench._model import Weights, engine_of
+from streambp_bench._live_model.model import Weights, engine_of
 
 SMALL = {"r": 3, "lora_alpha": 5, "task_type": "CAUSAL_LM"}
 

@@ -7,7 +7,7 @@ import torch
 from python_case import LIMIT, Case, autograd, in_float64, inputs_of, model_in_float64, packed_inputs, relative_difference, take_gradients
 
 import streambp_bench as sb
-from streambp_bench._model import Weights
+from streambp_bench._live_model.model import Weights
 
 MODELS = ("gemma2", "gemma3", "gpt-oss", "llama", "llama-dynamic", "llama-linear", "llama-tied", "llama-yarn", "llama-yarn-mscale", "mistral",
           "phi3", "qwen2", "qwen2-window", "qwen3", "qwen3-moe", "qwen3-moe-aux", "qwen3-moe-step", "qwen3-yarn-factor", "llama-pad")

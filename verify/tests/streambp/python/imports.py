@@ -35,7 +35,8 @@ FORKS_WELL = {"jemalloc_bg_thd"}  # pyarrow's, which jemalloc starts again in a 
 
 def environment(library):
     """What a test finds in its environment; the library of the package is `library`."""
-    paths = [ROOT / "streambp/python", ROOT / "scripts", ROOT / "scripts/pages", Path(__file__).parent]
+    here = Path(__file__).parent
+    paths = [ROOT / "streambp/python", ROOT / "scripts", ROOT / "scripts/pages", here, *sorted({test.parent for test in here.glob("*/*_test.py")})]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),

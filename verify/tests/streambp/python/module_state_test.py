@@ -225,7 +225,7 @@ class FunctionsDecide(Case):
 class Cost(Case):
     def test_of_looking(self):
         """Printed, not asserted: what all checks of a step cost."""
-        from streambp_bench._refusals import check_state
+        from streambp_bench._live_model.refusals import check_state
 
         model = load("qwen3")
         check_state(model)

@@ -12,7 +12,7 @@ from python_case import GOLDENS, Case, as_in_file, in_float64, model_in_float64,
 
 import streambp_bench as sb
 from streambp_bench._library import library
-from streambp_bench._model import Weights, engine_of
+from streambp_bench._live_model.model import Weights, engine_of
 
 RENAMED = {("distill", "num_items_in_batch"): "divisor", ("ppo", "logits_divisor"): "temperature", ("ppo", "temperature"): None,
            ("sft", "reduction"): None, ("distill", "reduction"): None}

@@ -1,7 +1,7 @@
 """The package without a model: what is loaded when, the library's version, names of parameters."""
 
+import ast
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from python_case import ROOT, Case, model_in_float64
 
 import streambp_bench as sb
 from streambp_bench import _library
-from streambp_bench._model import Weights, engine_of
+from streambp_bench._live_model.model import Weights, engine_of
 
 
 def run_python(program, **environment):
@@ -46,9 +46,14 @@ class Library(Case):
 
     def test_modules_import_one_another_in_a_line(self):
         folder = ROOT / "streambp/python/streambp_bench"
-        imports = {path.stem: set(re.findall(r"^\s*from \.(_\w+) import", path.read_text(), re.MULTILINE))
-                   | set(re.findall(r"^\s*from \. import (_\w+)", path.read_text(), re.MULTILINE)) for path in folder.glob("_*.py")}
-        imports.pop("__init__")
+        files = {path for path in folder.rglob("*.py") if path.name != "__init__.py"}
+        imports = {path: set() for path in files}
+        for path in files:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    package = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+                    imports[path] |= {package.with_suffix(".py"), *(package / f"{alias.name}.py" for alias in node.names)} & files
+        self.assertGreater(sum(map(len, imports.values())), len(files))
         while imports:
             last = {name for name, needs in imports.items() if not needs & imports.keys()}
             self.assertTrue(last, f"a circle among {sorted(imports)}")

@@ -16,8 +16,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
-from ._library import library
-from ._row_cache import in_autocast, wide
+from .._library import library
+from .row_cache import in_autocast, wide
 
 NAME = "streambp"
 OWN = ("eager", "sdpa")

@@ -12,8 +12,8 @@ import torch
 from module_lane_test import everything_in_float64, model_of
 from patching import batch_of, difference, packed_batch, relative, step, tiny
 from python_case import Case
-from streambp_bench._engine_lane import Patched
-from streambp_bench._module_lane import ModuleLane
+from streambp_bench._engine_lane.lane import Patched
+from streambp_bench._module_lane.lane import ModuleLane
 from streambp_bench._replaced import patched_state
 
 warnings.simplefilter("ignore")

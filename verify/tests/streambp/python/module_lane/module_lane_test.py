@@ -14,7 +14,7 @@ from any_model import difference, small_config
 from goldens.passes import InFloat64
 from patching import batch_of, packed_batch, relative, step, tiny
 from python_case import Case, in_float64
-from streambp_bench import _module_node
+from streambp_bench._module_lane import node
 from streambp_bench._replaced import patched_state
 
 LIMIT = 1e-9
@@ -30,12 +30,12 @@ warnings.simplefilter("ignore")
 @contextlib.contextmanager
 def everything_in_float64():
     """in_float64(), in backward passes as well."""
-    _module_node.around = InFloat64
+    node.around = InFloat64
     try:
         with in_float64():
             yield
     finally:
-        _module_node.around = contextlib.nullcontext
+        node.around = contextlib.nullcontext
 
 
 def model_of(family, attention="eager", seed=0, made_with=None, **settings):

@@ -3,7 +3,7 @@
 import torch
 from torch.autograd.function import once_differentiable
 
-from ._library import InputError, checked
+from .._library import InputError, checked
 
 
 def outside_autocast(tensor):

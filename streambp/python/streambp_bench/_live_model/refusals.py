@@ -8,11 +8,11 @@ import difflib
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from ._attention import check_attention
-from ._decoder import model_class, text_class_name, text_config, text_modules
-from ._families import CLASSES, FAMILIES, WHOLE
-from ._library import InputError
-from ._module_state import check_attributes, check_functions, check_own_forward, module_settings
+from .._library import InputError
+from .attention import check_attention
+from .decoder import model_class, text_class_name, text_config, text_modules
+from .families import CLASSES, FAMILIES, WHOLE
+from .state import check_attributes, check_functions, check_own_forward, module_settings
 
 MODULES = ("transformers.", "torch.nn.", "peft.", "streambp_bench.")  # whose modules' forward is known
 FORWARDS = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
@@ -36,7 +36,7 @@ def check_class(base):
                          "the model inside it")
     if not kind.__module__.startswith("transformers.models.") or kind.__name__ not in (*CLASSES, *WHOLE):
         near = difflib.get_close_matches(kind.__name__, (*CLASSES, *WHOLE), n=3)
-        raise InputError(f"{name}: not one of the classes that are known to the engine, which are transformers' of {len(FAMILIES)} families (_families.py of "
+        raise InputError(f"{name}: not one of the classes that are known to the engine, which are transformers' of {len(FAMILIES)} families (_live_model/families.py of "
                          f"the package){'; nearest: ' + ', '.join(near) if near else ''}; patch(model, lane=\"module\") streams a causal language model by its own code")
     text_class_name(base)
 

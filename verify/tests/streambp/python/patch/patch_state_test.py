@@ -11,7 +11,7 @@ import streambp_bench as sb
 import torch
 from patching import LIMIT, batch_of, difference, gradients, in_float64, load, packed_batch, patched, reference_step, relative, step, tiny
 from streambp_bench._library import library
-from streambp_bench._lazy_logits import LazyLogits
+from streambp_bench._module_lane.lazy_logits import LazyLogits
 from trl.trainer.utils import add_fused_lm_head
 
 

@@ -5,8 +5,8 @@ import weakref
 
 import torch
 
-from ._decoder import decoder
-from ._library import checked
+from .._library import checked
+from .decoder import decoder
 
 # How far float32 and float64 may be apart where they compute the same frequencies.
 ROUNDING = 1e-6

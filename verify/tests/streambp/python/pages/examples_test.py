@@ -3,11 +3,10 @@
 
 import re
 import unittest
-from pathlib import Path
 
-from imports import run_forked
+from imports import ROOT, run_forked
 
-EXAMPLES = Path(__file__).resolve().parents[4] / "streambp/python/examples"
+EXAMPLES = ROOT / "streambp/python/examples"
 LIBRARIES = ("tiny_model.py", "ranks.py")
 
 

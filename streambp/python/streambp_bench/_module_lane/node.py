@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 from torch.utils import weak
 
-from ._library import InputError
-from ._module_attention import Visible
-from ._row_cache import RowCache, Rows, Stop, Unfit, wide
+from .._library import InputError
+from .attention import Visible
+from .row_cache import RowCache, Rows, Stop, Unfit, wide
 
 around = contextlib.nullcontext  # a context in which layers run again in the backward pass; tests put float64 there
 

@@ -13,12 +13,12 @@ import torch
 import transformers
 import trl
 from patching import character_tokenizer, tiny, tiny_config
+from python_case import ROOT
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 from trl.experimental.gkd import GKDConfig, GKDTrainer
 from trl.experimental.kto import KTOConfig, KTOTrainer
 
-ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = Path(os.environ["STREAMBP_TORCH_LIBRARY"]).resolve().parent.parent / "bin" / "streambp-bench"
 NOISE = 2e-5  # of float32
 TEXT = "the quick brown fox jumps over the lazy dog and runs away from the rain "

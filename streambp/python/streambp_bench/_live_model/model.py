@@ -14,12 +14,12 @@ import weakref
 
 import torch
 
-from ._adapters import base_name, find_adapter, is_adapter_name
-from ._decoder import decoder, is_whole, last_norm, model_class, text_class_name, text_config, text_name
-from ._families import ENGINE_NAMES, ENGINE_PARTS, NOT_RUN, WHOLE_EXPERTS
-from ._library import InputError, checked, library
-from ._module_state import module_settings, notes_on
-from ._refusals import check_class
+from .._library import InputError, checked, library
+from .adapters import base_name, find_adapter, is_adapter_name
+from .decoder import decoder, is_whole, last_norm, model_class, text_class_name, text_config, text_name
+from .families import ENGINE_NAMES, ENGINE_PARTS, NOT_RUN, WHOLE_EXPERTS
+from .refusals import check_class
+from .state import module_settings, notes_on
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 CORRECTIONS = (".e_score_correction_bias", ".expert_bias")  # a router's buffer, or ERNIE's parameter

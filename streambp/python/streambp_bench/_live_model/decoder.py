@@ -4,8 +4,8 @@ Classes with such a tower (WHOLE) are trained on text alone here: what the tower
 batches without images. Everything that is said of a model is then said of its decoder and head.
 """
 
-from ._families import WHOLE
-from ._library import InputError
+from .._library import InputError
+from .families import WHOLE
 
 PREFIX = "model.language_model."
 # Of config.json: tokens whose embeddings a whole model replaces by what its towers give.

@@ -7,10 +7,10 @@ computed twice. Log-probabilities are computed again in the backward pass, when 
 import torch
 from torch.autograd.function import once_differentiable
 
-from ._decoder import last_norm
-from ._library import InputError, checked, once
-from ._row_cache import wide
-from ._streamed_layers import check_dtypes, outside_autocast, zeros_where
+from .._library import InputError, checked, once
+from .._live_model.decoder import last_norm
+from .._module_lane.row_cache import wide
+from .streamed_layers import check_dtypes, outside_autocast, zeros_where
 
 NO_BALANCE = {"router_aux_loss_coef": "0"}  # of a mixture's routers: transformers' own function adds it to what layers give
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from ._decoder import OF_TOWERS, text_config
-from ._library import InputError
+from .._library import InputError
+from .decoder import OF_TOWERS, text_config
 
 # What a patched decoder takes next to inputs, masks and positions: whether it is there decides, or it is looked at elsewhere.
 CACHES = ("past_key_values", "cache", "cache_params")  # transformers 5.24 has renamed it

@@ -9,13 +9,13 @@ import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MoeCausalLMOutputWithPast, MoeModelOutputWithPast
 
-from ._attention import CACHES, check_keywords, mask_as_run
-from ._batch import mask_of_columns
-from ._decoder import FOR_TOWERS, check_text_tokens, last_norm, model_class, text_config
-from ._library import InputError
-from ._stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
-from ._streamed_head import streamed_loss
-from ._streamed_layers import StreamedLayer
+from .._batch import mask_of_columns
+from .._library import InputError
+from .._live_model.attention import CACHES, check_keywords, mask_as_run
+from .._live_model.decoder import FOR_TOWERS, check_text_tokens, last_norm, model_class, text_config
+from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
+from .streamed_head import streamed_loss
+from .streamed_layers import StreamedLayer
 
 NOT_KEPT = ("output_attentions", "output_hidden_states")
 

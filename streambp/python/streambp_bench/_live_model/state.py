@@ -17,8 +17,8 @@ import weakref
 import torch
 from transformers import initialization
 
-from ._decoder import model_class, text_config, text_modules
-from ._library import InputError
+from .._library import InputError
+from .decoder import model_class, text_config, text_modules
 
 # Numbers, words and switches: what a forward may read of a module next to its parameters.
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -86,7 +86,7 @@ def plain_attributes(module):
 
 
 def state_of(base):
-    """{module's name: (class, plain attributes)}; without PEFT's modules, which _adapters.py checks, under the names of their base layers."""
+    """{module's name: (class, plain attributes)}; without PEFT's modules, which adapters.py checks, under the names of their base layers."""
     state = {}
     for name, module in text_modules(base):
         kind = type(module)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _module_node as node
-from ._attention import CACHES
-from ._library import first_line
-from ._module_attention import own_masks
-from ._module_head import IGNORED, hidden_of, leaves_of, with_hidden
-from ._row_cache import PicksRows
+from .._library import first_line
+from .._live_model.attention import CACHES
+from . import node
+from .attention import own_masks
+from .head import IGNORED, hidden_of, leaves_of, with_hidden
+from .row_cache import PicksRows
 
 CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
 ENDS = (2, 15, 17, 33)  # of the proof's chunks

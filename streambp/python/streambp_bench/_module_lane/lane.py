@@ -1,7 +1,7 @@
 """The lane of patch() for any decoder of transformers: layers are streamed by the model's own code, whatever modules they have inside.
 
-Each decoder layer becomes a node (_module_node.py) that runs the layer's own forward in chunks through a cache of ours (_row_cache.py). That
-this gives the layer's own gradients is proved when the model is patched (_module_proof.py); a layer that fails runs whole, under checkpointing.
+Each decoder layer becomes a node (node.py) that runs the layer's own forward in chunks through a cache of ours (row_cache.py). That
+this gives the layer's own gradients is proved when the model is patched (proof.py); a layer that fails runs whole, under checkpointing.
 """
 
 import contextlib
@@ -11,13 +11,13 @@ import inspect
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from . import _module_node as node
-from ._library import InputError
-from ._log import say
-from ._module_attention import LaneAttention, own_masks
-from ._module_head import Head
-from ._module_proof import CACHE_NAMES, ROWS, prove_head, prove_lane
-from ._replaced import Lane
+from .._library import InputError
+from .._log import say
+from .._replaced import Lane
+from . import node
+from .attention import LaneAttention, own_masks
+from .head import Head
+from .proof import CACHE_NAMES, ROWS, prove_head, prove_lane
 
 CHUNK = 1024
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

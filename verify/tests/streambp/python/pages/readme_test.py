@@ -2,12 +2,9 @@
 
 import re
 import unittest
-from pathlib import Path
 
 import torch
-from python_case import model_in_float64
-
-ROOT = Path(__file__).resolve().parents[4]
+from python_case import ROOT, model_in_float64
 
 
 def blocks(page):

@@ -2,8 +2,8 @@
 
 import torch
 
-from ._library import InputError, checked
-from ._rope import hand_over_rope
+from .._library import InputError, checked
+from .._live_model.rope import hand_over_rope
 
 IGNORED = -100
 PACKED = "streambp_packed"  # asks the decoder for packed hidden states before the final norm; a function that looks at the stream first

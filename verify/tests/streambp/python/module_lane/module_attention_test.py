@@ -15,10 +15,10 @@ from any_model import difference
 from module_lane_test import everything_in_float64, model_of, streamed
 from patching import batch_of, packed_batch, relative, step
 from python_case import Case
-from streambp_bench import _module_attention as attention
 from streambp_bench._measure import load, measure
+from streambp_bench._module_lane import attention
+from streambp_bench._module_lane.row_cache import wide
 from streambp_bench._replaced import FORWARDS
-from streambp_bench._row_cache import wide
 
 load()
 LIMIT = 1e-10

@@ -13,8 +13,8 @@ from module_lane_test import everything_in_float64, model_of, streamed
 from patching import batch_of, packed_batch, relative, step, tiny
 from patching import difference as difference_by_entry
 from python_case import Case, in_float64
-from streambp_bench._lazy_logits import LazyLogits
-from streambp_bench._module_head import cross_entropy
+from streambp_bench._module_lane.head import cross_entropy
+from streambp_bench._module_lane.lazy_logits import LazyLogits
 from streambp_bench._replaced import patched_state
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -6,8 +6,8 @@ import re
 
 import torch
 
-from ._decoder import is_whole, text_modules, text_name
-from ._library import InputError
+from .._library import InputError
+from .decoder import is_whole, text_modules, text_name
 
 PREFIX = "base_model.model."  # of every name in adapter_model.safetensors
 # What PEFT adds to a module, followed by the adapter's name.

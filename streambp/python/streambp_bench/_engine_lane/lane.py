@@ -10,18 +10,18 @@ import warnings
 
 import torch
 
-from . import _forwards
-from ._adapters import find_adapter, is_adapter_name, lora_layers
-from ._attention import check_attention
-from ._decoder import decoder, is_whole, last_norm, text_modules
-from ._idle import Kept, fitting, rounded_up, shape_of, take
-from ._library import InputError, checked, library
-from ._log import say
-from ._model import DTYPES, Weights, engine_of, without_gradient
-from ._module_head import Head
-from ._module_state import check_attributes, check_functions, check_own_forward, module_settings, notes_on
-from ._refusals import check_autocast, check_class, check_config, check_dropout, check_layers, check_modules, check_parameters, raise_together
-from ._replaced import Lane
+from .._idle import Kept, fitting, rounded_up, shape_of, take
+from .._library import InputError, checked, library
+from .._live_model.adapters import find_adapter, is_adapter_name, lora_layers
+from .._live_model.attention import check_attention
+from .._live_model.decoder import decoder, is_whole, last_norm, text_modules
+from .._live_model.model import DTYPES, Weights, engine_of, without_gradient
+from .._live_model.refusals import check_autocast, check_class, check_config, check_dropout, check_layers, check_modules, check_parameters, raise_together
+from .._live_model.state import check_attributes, check_functions, check_own_forward, module_settings, notes_on
+from .._log import say
+from .._module_lane.head import Head
+from .._replaced import Lane
+from . import forwards
 
 
 MOST_REASONS = 8  # that are said
@@ -206,18 +206,18 @@ class Patched(Lane):
             self.understudy.install()
             self.understudy.active = False
         super().install()
-        self.replace(_forwards.backbone_forward, self.backbone)
+        self.replace(forwards.backbone_forward, self.backbone)
         if is_whole(self.base):
-            self.replace(_forwards.whole_forward, self.base.model)
+            self.replace(forwards.whole_forward, self.base.model)
         for index, layer in enumerate(self.backbone.layers):
-            self.replace(_forwards.layer_forward, layer, index=index)
-        self.replace(_forwards.inner_forward, last_norm(self.backbone))
+            self.replace(forwards.layer_forward, layer, index=index)
+        self.replace(forwards.inner_forward, last_norm(self.backbone))
         if self.has_head():
-            self.replace(_forwards.inner_forward, self.base.lm_head)
-            self.replace(_forwards.causal_forward, self.base)
+            self.replace(forwards.inner_forward, self.base.lm_head)
+            self.replace(forwards.causal_forward, self.base)
 
     def replace(self, function, module, **more):
-        self.put(_forwards.Call(self, module, module.forward, **more), function, module)
+        self.put(forwards.Call(self, module, module.forward, **more), function, module)
 
     def remove(self):
         super().remove()

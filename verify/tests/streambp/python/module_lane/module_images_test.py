@@ -12,7 +12,7 @@ from any_model import difference
 from module_lane_test import everything_in_float64, lanes, streamed
 from patching import relative, step
 from python_case import Case, in_float64
-from streambp_bench import _module_node as node
+from streambp_bench._module_lane import node
 
 IMAGE, START, END, VIDEO = 60, 58, 59, 57  # tokens
 TEXT = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,

@@ -2,7 +2,7 @@
 
 What a causal model's forward does after its decoder (head, scale, softcap, adapters) is run as it stands, on a twin of the model: the same modules, but
 for a decoder that answers with the rows that it is given, and for the loss, which is a node of torch's autograd (LossNode). Whatever the forward adds
-to its loss, or puts next to it, is then its own too. That this gives the model's own loss and gradients is proved on random rows (_module_proof.py).
+to its loss, or puts next to it, is then its own too. That this gives the model's own loss and gradients is proved on random rows (proof.py).
 """
 
 import functools
@@ -13,13 +13,13 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from ._lazy_logits import LazyLogits
-from ._library import first_line, once
-from ._module_node import Unfit, is_divided, without_hooks
-from ._refusals import is_harmless
-from ._replaced import functions_under
-from ._row_cache import wide
-from ._trl import is_trl_head
+from .._library import first_line, once
+from .._live_model.refusals import is_harmless
+from .._replaced import functions_under
+from .._trl import is_trl_head
+from .lazy_logits import LazyLogits
+from .node import Unfit, is_divided, without_hooks
+from .row_cache import wide
 
 IGNORED = -100
 CHUNK_ELEMENTS = {"cpu": 6 << 20, "cuda": 1 << 26}  # logits of a chunk

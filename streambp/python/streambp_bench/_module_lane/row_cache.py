@@ -138,7 +138,7 @@ class RowCache:
         rooms = self.rooms.until(index, begin)
         joined = tuple(Joined.apply(*each) for each in zip(pair, joined, rooms, strict=True))
         for each in joined:
-            each._streambp_rows = pair, rooms  # so that our attention (_module_attention.py) gives each its own part of the gradient
+            each._streambp_rows = pair, rooms  # so that our attention (attention.py) gives each its own part of the gradient
         return joined
 
     def width(self, count):
