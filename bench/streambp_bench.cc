@@ -1,14 +1,14 @@
 // streambp-bench: what each method of back-propagation costs.
 #include <string>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
+#include "bench/cli/standard_streams.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/config_file.h"
 #include "bench/commands/help_format.h"
 #include "bench/commands/run_flags.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/standard_streams.h"
 #include "streambp/memory/meter.h"
 #include "streambp/runtime/output_file.h"
 

@@ -4,8 +4,8 @@
 #include <charconv>
 #include <fmt/ranges.h>
 
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/threads.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/threads.h"
 #include "streambp/error.h"
 #include "streambp/runtime/device.h"
 #include "verify/checked_device.h"

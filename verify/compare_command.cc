@@ -5,8 +5,8 @@
 #include <cmath>
 #include <fmt/ranges.h>
 
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"

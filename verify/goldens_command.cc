@@ -7,7 +7,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "streambp/cli/command_line.h"
+#include "bench/cli/command_line.h"
 #include "streambp/error.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"

@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
+#include "bench/cli/table.h"
 #include "reference/check/check.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/table.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"
 #include "verify/error_measure.h"

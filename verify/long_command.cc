@@ -5,10 +5,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/limits.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/table.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/limits.h"
+#include "bench/cli/print.h"
+#include "bench/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "verify/command_flags.h"

@@ -9,10 +9,10 @@
 
 #include <ATen/Parallel.h>
 
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
 #include "streambp/error.h"
 #include "verify/checked_device.h"
 #include "verify/command_flags.h"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/records.h"
+#include "bench/cli/records.h"
 #include "streambp/model/files/tensor_file.h"
 
 namespace streambp::verify {

@@ -4,8 +4,8 @@
 #include <CLI/Formatter.hpp>
 #include <fmt/ranges.h>
 
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
 #include "verify/command_flags.h"
 #include "verify/commands.h"
 #include "verify/rollout/rollout.h"

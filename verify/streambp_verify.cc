@@ -2,10 +2,10 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/completion.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/standard_streams.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/completion.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/standard_streams.h"
 #include "verify/commands.h"
 
 int main(int argc, char** argv) {

@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 #include <map>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/limits.h"
 #include "streambp/backprop/method.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/limits.h"
 #include "streambp/error.h"
 #include "streambp/model/config/config.h"
 #include "streambp/objective/objective.h"

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/records.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/run_flags.h"
 #include "bench/records/bytes_report.h"
 #include "bench/records/report_folder.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_cells.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
 

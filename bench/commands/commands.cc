@@ -1,7 +1,7 @@
 #include "bench/commands/commands.h"
 
+#include "bench/cli/completion.h"
 #include "bench/sweep/sweep.h"
-#include "streambp/cli/completion.h"
 
 namespace streambp::bench {
 namespace {

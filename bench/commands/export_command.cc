@@ -3,9 +3,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
 #include "bench/commands/commands.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"

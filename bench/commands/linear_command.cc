@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
+#include "bench/cli/table.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/run_flags.h"
 #include "bench/paper/linear_example.h"
 #include "bench/paper/published.h"
 #include "bench/records/json_members.h"
 #include "bench/report_pages/statistics.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/table.h"
 #include "streambp/error.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/runtime/device.h"

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/run_flags.h"
 #include "bench/records/longest_report.h"
@@ -11,8 +13,6 @@
 #include "bench/sweep/progress.h"
 #include "bench/sweep/remedies.h"
 #include "bench/sweep/sweep_cells.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/plan/pieces.h"
 #include "streambp/plan/suggest.h"

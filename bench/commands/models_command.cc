@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
+#include "bench/cli/table.h"
 #include "bench/commands/commands.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/table.h"
 #include "streambp/model/config/config.h"
 
 namespace streambp::bench {

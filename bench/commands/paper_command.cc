@@ -3,6 +3,10 @@
 #include <array>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/records.h"
+#include "bench/cli/threads.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/run_flags.h"
 #include "bench/paper/paper.h"
@@ -12,10 +16,6 @@
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep.h"
 #include "bench/sweep/sweep_cells.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/threads.h"
 #include "streambp/error.h"
 
 namespace streambp::bench {

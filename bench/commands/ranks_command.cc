@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
+#include "bench/cli/threads.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/run_flags.h"
 #include "bench/ranks/ranks_longest.h"
@@ -11,10 +15,6 @@
 #include "bench/ranks/ranks_start.h"
 #include "bench/sweep/budget.h"
 #include "bench/sweep/sweep_cells.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/threads.h"
 #include "streambp/distributed/agreement.h"
 #include "streambp/distributed/local_ranks.h"
 #include "streambp/distributed/process_ranks.h"

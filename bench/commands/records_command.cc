@@ -3,15 +3,15 @@
 #include <filesystem>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/output_rules.h"
 #include "bench/records/flat_records.h"
 #include "bench/records/known_records.h"
 #include "bench/records/render.h"
 #include "bench/records/report.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/runtime/output_file.h"
 

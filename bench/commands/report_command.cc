@@ -4,15 +4,15 @@
 #include <memory>
 #include <tuple>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/output_rules.h"
 #include "bench/records/render.h"
 #include "bench/records/report_lines.h"
 #include "bench/report_pages/diff.h"
 #include "bench/report_pages/report_sections.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/runtime/output_file.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "bench/baseline/hugging_face.h"
-#include "streambp/cli/command_line.h"
+#include "bench/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"

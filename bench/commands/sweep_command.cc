@@ -3,13 +3,13 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/limits.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/run_flags.h"
 #include "bench/sweep/budget.h"
 #include "bench/sweep/sweep.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/limits.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
 #include "bench/commands/commands.h"
 #include "bench/commands/run_flags.h"
 #include "bench/train/trainer.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
 #include "streambp/error.h"
 
 namespace streambp::bench {

@@ -1,9 +1,9 @@
 // streambp-microbench: single ops and whole passes under Google Benchmark. --help lists its flags.
 #include <benchmark/benchmark.h>
 
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/standard_streams.h"
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/standard_streams.h"
 #include "streambp/memory/meter.h"
 
 int main(int argc, char** argv) {

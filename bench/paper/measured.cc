@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "bench/cli/records.h"
 #include "streambp/backprop/settings.h"
-#include "streambp/cli/records.h"
 #include "streambp/error.h"
 
 namespace streambp::bench {

@@ -1,10 +1,10 @@
 #include "bench/ranks/ranks_report.h"
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
 #include "bench/ranks/ranks_start.h"
 #include "bench/sweep/recording_files.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
 #include "streambp/runtime/bytes.h"
 
 namespace streambp::bench {

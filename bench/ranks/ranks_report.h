@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/records.h"
+#include "bench/cli/table.h"
 #include "bench/ranks/ranks_longest.h"
 #include "bench/ranks/ranks_published.h"
 #include "bench/ranks/ranks_run.h"
 #include "bench/records/known_records.h"
 #include "bench/sweep/progress.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/table.h"
 
 namespace streambp::bench {
 

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <memory>
 
+#include "bench/cli/records.h"
 #include "bench/records/json_members.h"
 #include "bench/report_pages/statistics.h"
 #include "bench/sweep/cell_run.h"
-#include "streambp/cli/records.h"
 #include "streambp/distributed/communication_thread.h"
 #include "streambp/distributed/rows_objective.h"
 #include "streambp/memory/meter.h"

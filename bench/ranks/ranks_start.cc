@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
 #include "bench/records/known_records.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
 #include "streambp/distributed/local_ranks.h"
 #include "streambp/runtime/held_folder.h"
 #include "streambp/runtime/output_file.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <functional>
 
-#include "streambp/cli/records.h"
-#include "streambp/cli/table.h"
+#include "bench/cli/records.h"
+#include "bench/cli/table.h"
 #include "streambp/plan/configurations.h"
 #include "streambp/runtime/bytes.h"
 

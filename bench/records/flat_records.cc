@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 #include "streambp/printable.h"
 
 namespace streambp::bench {

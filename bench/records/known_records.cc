@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <utility>
 
-#include "streambp/cli/environment.h"
+#include "bench/cli/environment.h"
 #include "streambp/error.h"
 
 namespace streambp::bench {

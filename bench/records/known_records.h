@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/records.h"
 #include "bench/sweep/sweep_files.h"
-#include "streambp/cli/records.h"
 
 namespace streambp::bench {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <fmt/ranges.h>
 
+#include "bench/cli/records.h"
+#include "bench/cli/table.h"
 #include "bench/records/json_members.h"
 #include "bench/sweep/setting_members.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/table.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/runtime/bytes.h"
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 #include "streambp/error.h"
 
 extern char** environ;

@@ -8,12 +8,12 @@
 #include <set>
 #include <string_view>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/print.h"
+#include "bench/cli/table.h"
 #include "bench/report_pages/report_cell.h"
 #include "bench/sweep/run_settings.h"
 #include "bench/sweep/setting_members.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/table.h"
 
 namespace streambp::bench {
 namespace {

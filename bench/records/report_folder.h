@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <initializer_list>
 
-#include "streambp/cli/records.h"
+#include "bench/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/runtime/output_file.h"
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
+#include "bench/cli/print.h"
 #include "bench/report_pages/report_sections.h"
-#include "streambp/cli/print.h"
 
 namespace streambp::bench {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 
 namespace streambp::bench {
 namespace {

@@ -6,8 +6,8 @@
 #include <fmt/ranges.h>
 #include <set>
 
+#include "bench/cli/print.h"
 #include "bench/report_pages/statistics.h"
-#include "streambp/cli/print.h"
 #include "streambp/printable.h"
 
 namespace streambp::bench {

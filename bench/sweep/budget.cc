@@ -3,7 +3,7 @@
 #include <cctype>
 #include <fmt/ranges.h>
 
-#include "streambp/cli/command_line.h"
+#include "bench/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/cuda/scratch.h"

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "bench/cli/records.h"
 #include "bench/records/json_members.h"
 #include "bench/sweep/setting_members.h"
-#include "streambp/cli/records.h"
 #include "streambp/model/files/tensor_file.h"
 
 namespace streambp::bench {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/cli/environment.h"
+#include "bench/cli/records.h"
 #include "bench/records/json_members.h"
 #include "bench/report_pages/statistics.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/records.h"
 #include "streambp/model/weight_provider.h"
 #include "streambp/ops/attention/attention_device.h"
 #include "streambp/ops/backend.h"

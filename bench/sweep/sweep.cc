@@ -4,6 +4,11 @@
 #include <chrono>
 #include <set>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
+#include "bench/cli/threads.h"
 #include "bench/records/known_records.h"
 #include "bench/records/report.h"
 #include "bench/report_pages/statistics.h"
@@ -14,11 +19,6 @@
 #include "bench/sweep/recording_files.h"
 #include "bench/sweep/sweep_cells.h"
 #include "bench/sweep/sweep_progress.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/threads.h"
 #include "streambp/error.h"
 #include "streambp/plan/offload.h"
 #include "streambp/runtime/failure.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/config/preset_name.h"

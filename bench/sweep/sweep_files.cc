@@ -1,6 +1,6 @@
 #include "bench/sweep/sweep_files.h"
 
-#include "streambp/cli/records.h"
+#include "bench/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/model/files/model_files.h"
 

@@ -5,17 +5,17 @@
 #include <optional>
 #include <utility>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/environment.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
+#include "bench/cli/threads.h"
 #include "bench/commands/output_rules.h"
 #include "bench/sweep/cell.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep_cells.h"
 #include "bench/train/text.h"
 #include "bench/train/training_state.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
-#include "streambp/cli/threads.h"
 #include "streambp/error.h"
 #include "streambp/model/files/model_files.h"
 #include "streambp/model/files/strict_json.h"

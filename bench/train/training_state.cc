@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/print.h"
-#include "streambp/cli/records.h"
+#include "bench/cli/print.h"
+#include "bench/cli/records.h"
 #include "streambp/error.h"
 #include "streambp/model/config/preset_name.h"
 #include "streambp/model/files/tensor_file.h"

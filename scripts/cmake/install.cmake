@@ -5,11 +5,9 @@ include(GNUInstallDirs)
 
 install(TARGETS streambp streambp_distributed streambp_files streambp_cpu streambp_error streambp_fmt EXPORT streambp-targets
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-# Public are the headers of all rooms but the command line's, and but what a room keeps to itself: kernels, files that read JSON,
-# what the methods share.
+# Public are all headers but what a room keeps to itself: kernels, files that read JSON, what the methods share.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT streambp_headers
   FILES_MATCHING PATTERN "*.h"
-  PATTERN cli EXCLUDE
   PATTERN distributed/gloo_declarations EXCLUDE
   PATTERN examples EXCLUDE
   PATTERN interop EXCLUDE

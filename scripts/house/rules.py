@@ -33,23 +33,23 @@ ROOMS = {
     "streambp/plan": _LIBRARY,
     "streambp/distributed": [*_BACKPROP, "streambp/distributed"],
     "streambp/interop": _LOW,
-    "streambp/cli": _LIBRARY,
     "streambp/examples": _LIBRARY,
     "streambp/python": [*_LIBRARY, "streambp/distributed"],  # the shared library for Python
     "reference": [],
     "scripts/compare": ["streambp/runtime/torch_private.h"],  # the meter, on another torch
-    "bench": [*_LIBRARY, "bench/baseline", "streambp/cli", "streambp/distributed"],
+    "bench": [*_LIBRARY, "bench/baseline", "bench/cli", "streambp/distributed"],
     "bench/baseline": _LIBRARY,
-    "verify": [*_LIBRARY, "bench/baseline", "streambp/cli", "reference"],
+    "bench/cli": _LIBRARY,
+    "verify": [*_LIBRARY, "bench/baseline", "bench/cli", "reference"],
     "verify/tests": ["*"],
 }
 
 # Of each library the pattern of its headers, and the patterns of the files that may include them.
 LIBRARIES = {
-    "CLI11": (r"CLI/", [r"streambp/cli/", r"bench/", r"verify/"]),
+    "CLI11": (r"CLI/", [r"bench/", r"verify/"]),
     "nlohmann/json": (
         r"nlohmann/",
-        [r"streambp/cli/", r"bench/", r"verify/", r"streambp/.*\.cc$", r"streambp/model/(config/config_reader|files/strict_json)\.h$"],
+        [r"bench/", r"verify/", r"streambp/.*\.cc$", r"streambp/model/(config/config_reader|files/strict_json)\.h$"],
     ),
     "Google Benchmark": (r"benchmark/", [r"bench/micro/"]),
     "GoogleTest": (r"g(test|mock)/", [r"verify/tests/"]),

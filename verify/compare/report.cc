@@ -6,8 +6,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/print.h"
-#include "streambp/cli/table.h"
+#include "bench/cli/print.h"
+#include "bench/cli/table.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
 

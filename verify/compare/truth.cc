@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/cli/print.h"
 #include "streambp/backprop/adapter_reference.h"
-#include "streambp/cli/print.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/files/tensor_file.h"

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/print.h"
-#include "streambp/cli/table.h"
+#include "bench/cli/print.h"
+#include "bench/cli/table.h"
 #include "verify/diagnose/diagnose.h"
 
 namespace streambp::verify {

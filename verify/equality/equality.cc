@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "streambp/cli/command_line.h"
+#include "bench/cli/command_line.h"
 #include "streambp/error.h"
 #include "streambp/model/config/config.h"
 #include "verify/equality/batches.h"

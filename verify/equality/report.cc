@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 #include "verify/equality/equality.h"
 
 namespace streambp::verify {

@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 
 namespace streambp::verify {
 namespace {

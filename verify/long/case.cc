@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "streambp/cli/command_line.h"
+#include "bench/cli/command_line.h"
 #include "streambp/memory/meter.h"
 #include "streambp/runtime/failure.h"
 #include "verify/error_measure.h"

@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 #include <set>
 
+#include "bench/cli/environment.h"
+#include "bench/cli/records.h"
 #include "bench/paper/measured.h"
 #include "bench/records/report.h"
 #include "bench/report_pages/statistics.h"
 #include "bench/sweep/cell_run.h"
 #include "bench/sweep/setting_members.h"
-#include "streambp/cli/environment.h"
-#include "streambp/cli/records.h"
 #include "streambp/plan/model_flops.h"
 #include "verify/tests/streambp/model/file_testing.h"
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unistd.h>
 
+#include "bench/cli/records.h"
 #include "bench/records/flat_records.h"
 #include "bench/records/known_records.h"
 #include "bench/records/report.h"
@@ -15,7 +16,6 @@
 #include "bench/report_pages/csv.h"
 #include "bench/report_pages/diff.h"
 #include "bench/report_pages/report_sections.h"
-#include "streambp/cli/records.h"
 #include "streambp/error.h"
 #include "verify/tests/fuzz/corpus_files.h"
 #include "verify/tests/fuzz/fuzz.h"

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/cli/command_line.h"
+#include "bench/cli/records.h"
 #include "bench/commands/commands.h"
 #include "bench/sweep/choice.h"
 #include "bench/sweep/sweep.h"
-#include "streambp/cli/command_line.h"
-#include "streambp/cli/records.h"
 #include "streambp/memory/meter.h"
 #include "streambp/plan/choice.h"
 #include "verify/tests/streambp/model/file_testing.h"

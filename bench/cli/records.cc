@@ -1,4 +1,4 @@
-#include "streambp/cli/records.h"
+#include "bench/cli/records.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/runtime/fnv1a.h"

@@ -1,4 +1,4 @@
-#include "streambp/cli/limits.h"
+#include "bench/cli/limits.h"
 
 #include <fmt/format.h>
 

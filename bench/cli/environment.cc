@@ -1,4 +1,4 @@
-#include "streambp/cli/environment.h"
+#include "bench/cli/environment.h"
 
 #include <CLI/Version.hpp>
 #include <charconv>

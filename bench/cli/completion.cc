@@ -1,4 +1,4 @@
-#include "streambp/cli/completion.h"
+#include "bench/cli/completion.h"
 
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "bench/cli/command_line.h"
 #include "streambp/backprop/method_kind.h"
 #include "streambp/backprop/settings.h"
-#include "streambp/cli/command_line.h"
 #include "streambp/model/config/config.h"
 #include "streambp/objective/objective.h"
 #include "streambp/optimizer/optimizer.h"

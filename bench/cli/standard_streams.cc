@@ -1,4 +1,4 @@
-#include "streambp/cli/standard_streams.h"
+#include "bench/cli/standard_streams.h"
 
 #include <atomic>
 #include <cerrno>
@@ -13,7 +13,7 @@
 #include <system_error>
 #include <unistd.h>
 
-#include "streambp/cli/command_line.h"
+#include "bench/cli/command_line.h"
 #include "streambp/runtime/end_process.h"
 
 namespace streambp {

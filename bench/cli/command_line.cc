@@ -1,4 +1,4 @@
-#include "streambp/cli/command_line.h"
+#include "bench/cli/command_line.h"
 
 #include <CLI/Error.hpp>
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include <sstream>
 #include <sys/resource.h>
 
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 #include "streambp/error.h"
 #include "streambp/near_names.h"
 #include "streambp/ops/cpu/kernels.h"

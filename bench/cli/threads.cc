@@ -1,10 +1,10 @@
-#include "streambp/cli/threads.h"
+#include "bench/cli/threads.h"
 
 #include <algorithm>
 
 #include <ATen/Parallel.h>
 
-#include "streambp/cli/environment.h"
+#include "bench/cli/environment.h"
 #include "streambp/error.h"
 
 namespace streambp {

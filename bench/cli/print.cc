@@ -1,4 +1,4 @@
-#include "streambp/cli/print.h"
+#include "bench/cli/print.h"
 
 #include <nlohmann/json.hpp>
 

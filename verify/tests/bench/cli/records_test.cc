@@ -1,5 +1,5 @@
 // The file of records: what a killed run leaves is repaired, everything else that is wrong is refused.
-#include "streambp/cli/records.h"
+#include "bench/cli/records.h"
 
 #include <csignal>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "streambp/cli/table.h"
+#include "bench/cli/table.h"
 
 #include <algorithm>
 #include <fmt/format.h>
