@@ -45,7 +45,7 @@ bool TargetHead::serves(const Linear& head, const at::Tensor& x) {
 }
 
 TargetHead::TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor& targets, double temperature,
-                       const cpu::Kernels& kernels)
+                       const cpu::KernelSet& kernels)
     : head_(head),
       kernels_(kernels),
       x_(x.contiguous()),

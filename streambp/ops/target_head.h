@@ -18,7 +18,7 @@ class TargetHead {
   /// Rows x [n, D], their targets [n] int64, and what their logits are divided by. `head` and `kernels` must
   /// outlive it.
   TargetHead(const Linear& head, const at::Tensor& x, const at::Tensor& targets, double temperature,
-             const cpu::Kernels& kernels = cpu::kernels());
+             const cpu::KernelSet& kernels = cpu::kernels());
 
   /// The targets' log-probabilities, [n] float64. Without `goes_back` nothing is kept for a backward pass.
   at::Tensor log_probabilities(bool goes_back = true);
@@ -37,7 +37,7 @@ class TargetHead {
   T* workspace(int64_t thread) const;
 
   const Linear& head_;
-  const cpu::Kernels& kernels_;
+  const cpu::KernelSet& kernels_;
   at::Tensor x_, targets_;
   double temperature_;           // the head's output_scale included
   at::Tensor columns_, panels_;  // copies of x

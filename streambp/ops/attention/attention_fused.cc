@@ -145,7 +145,7 @@ class FusedCall {
     return {run_.key_heads, (run_.queries + tile - 1) / tile};
   }
 
-  const cpu::Kernels& kernels_;
+  const cpu::KernelSet& kernels_;
   at::Tensor q_, k_, v_;
   cpu::AttentionRun<S> run_;
   std::vector<cpu::KeyBlock<S>> blocks_;

@@ -23,7 +23,7 @@ struct FusedAttention {
   at::Tensor q, k, v;
   const Prefix& prefix;
   const AttentionSettings& settings;
-  const cpu::Kernels& kernels = cpu::kernels();
+  const cpu::KernelSet& kernels = cpu::kernels();
   std::optional<ScoreBlock> only = std::nullopt;
 
   /// Writes output [n, H, E], log-sum-exps [n, H] and the remainder, where there is memory for it, into

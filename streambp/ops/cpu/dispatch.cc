@@ -11,19 +11,19 @@ namespace streambp::cpu {
 
 // Each is defined in table.cc, compiled for that set.
 namespace baseline {
-Kernels all_kernels();
+KernelSet all_kernels();
 }
 #ifdef STREAMBP_HAS_X86_SETS
 namespace avx2 {
-Kernels all_kernels();
+KernelSet all_kernels();
 }
 namespace avx512 {
-Kernels all_kernels();
+KernelSet all_kernels();
 }
 #endif
 
-std::vector<Kernels> available_kernels() {
-  std::vector<Kernels> sets;
+std::vector<KernelSet> available_kernels() {
+  std::vector<KernelSet> sets;
 #ifdef STREAMBP_HAS_X86_SETS
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
@@ -36,12 +36,12 @@ std::vector<Kernels> available_kernels() {
 
 namespace {
 
-Kernels choose() {
-  const std::vector<Kernels> sets = available_kernels();
+KernelSet choose() {
+  const std::vector<KernelSet> sets = available_kernels();
   const char* const wanted = std::getenv("STREAMBP_ISA");
   if (wanted == nullptr || *wanted == '\0') return sets.front();
   std::vector<std::string> names;
-  for (const Kernels& set : sets) {
+  for (const KernelSet& set : sets) {
     names.emplace_back(set.instruction_set);
     if (names.back() == wanted) return set;
   }
@@ -50,8 +50,8 @@ Kernels choose() {
 
 }  // namespace
 
-const Kernels& kernels() {
-  static const Kernels chosen = choose();
+const KernelSet& kernels() {
+  static const KernelSet chosen = choose();
   return chosen;
 }
 

@@ -109,4 +109,23 @@ struct ElementwiseKernels {
   SoftmaxKernels<Wide<S>> softmax;
 };
 
+/// Of<S> for each dtype S that there are kernels for.
+template <template <typename> class Of>
+struct ForDtypes {
+  Of<float> of_float;
+  Of<double> of_double;
+  Of<Bfloat16> of_bfloat16;
+
+  template <typename S>
+  const Of<S>& of() const {
+    if constexpr (std::is_same_v<S, float>) {
+      return of_float;
+    } else if constexpr (std::is_same_v<S, double>) {
+      return of_double;
+    } else {
+      return of_bfloat16;
+    }
+  }
+};
+
 }  // namespace streambp::cpu

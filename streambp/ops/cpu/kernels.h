@@ -14,7 +14,7 @@ namespace streambp::cpu {
 
 /// All of them for numbers stored as S.
 template <typename S>
-struct KernelsOf {
+struct KernelSetOf {
   AttentionKernels<S> attention;
   ElementwiseKernels<S> elementwise;
   TargetHeadKernels<Wide<S>> target_head;  // of float and double
@@ -24,33 +24,19 @@ struct KernelsOf {
 };
 
 /// The kernels of one instruction set.
-struct Kernels {
+struct KernelSet : ForDtypes<KernelSetOf> {
   const char* instruction_set;  // "avx512", "avx2" or "baseline"
-  KernelsOf<float> of_float;
-  KernelsOf<double> of_double;
-  KernelsOf<Bfloat16> of_bfloat16;
-
-  template <typename S>
-  const KernelsOf<S>& of() const {
-    if constexpr (std::is_same_v<S, float>) {
-      return of_float;
-    } else if constexpr (std::is_same_v<S, double>) {
-      return of_double;
-    } else {
-      return of_bfloat16;
-    }
-  }
 };
 
 /// Those of the widest set that this machine has; the environment variable STREAMBP_ISA names another one
 /// that it has, for tests. Throws InputError where it names none.
-const Kernels& kernels();
+const KernelSet& kernels();
 
 /// Whether kernels() multiply about as fast as ATen, so that attention and the head are worth taking from it:
 /// not those of x86's baseline, 16 bytes a vector, where ATen's libraries choose wider ones themselves.
 bool has_fast_products();
 
 /// One for each set that this machine can run, the widest first.
-std::vector<Kernels> available_kernels();
+std::vector<KernelSet> available_kernels();
 
 }  // namespace streambp::cpu

@@ -27,7 +27,7 @@ template <typename S>
 GatedNormKernels<S> gated_norm_kernels();
 
 template <typename S>
-static KernelsOf<S> kernels_of() {
+static KernelSetOf<S> kernels_of() {
   return {
       attention_kernels<S>(),         {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<Wide<S>>()},
       target_head_kernels<Wide<S>>(), delta_rule_kernels<S>(),
@@ -35,9 +35,9 @@ static KernelsOf<S> kernels_of() {
       gated_norm_kernels<S>()};
 }
 
-Kernels all_kernels();
-Kernels all_kernels() {
-  return {STREAMBP_TEXT(STREAMBP_ISA), kernels_of<float>(), kernels_of<double>(), kernels_of<Bfloat16>()};
+KernelSet all_kernels();
+KernelSet all_kernels() {
+  return {{kernels_of<float>(), kernels_of<double>(), kernels_of<Bfloat16>()}, STREAMBP_TEXT(STREAMBP_ISA)};
 }
 
 }  // namespace streambp::cpu::STREAMBP_ISA

@@ -29,7 +29,7 @@ struct Queue {
 using Failure = const char*;
 
 template <typename S>
-struct NormRopeKernels {
+struct NormRopeLaunches {
   Failure (*forward)(const Queue& queue, const NormRope<S>& op, Heads<const S> x, const S* residual, S* y,
                      int64_t tokens);
   /// `sums` [parts, size] receives the terms of the weight's gradient, to be added up; null: it is frozen.
@@ -38,14 +38,14 @@ struct NormRopeKernels {
 };
 
 template <typename S>
-struct GateKernels {
+struct GateLaunches {
   Failure (*product)(const Queue& queue, Activation activation, const S* gate, const S* up, S* product,
                      int64_t count);
   Failure (*backward)(const Queue& queue, const GateBackward<S>& op, int64_t rows);
 };
 
 template <typename T>
-struct SoftmaxKernels {
+struct SoftmaxLaunches {
   Failure (*forward)(const Queue& queue, const TargetSoftmax<T>& op, double* log_probabilities, int64_t rows);
   Failure (*backward)(const Queue& queue, const TargetSoftmax<T>& op, const double* d_target, int64_t rows);
 };
@@ -61,7 +61,7 @@ struct Attended {
 };
 
 template <typename S>
-struct AttentionKernels {
+struct MergeLaunches {
   /// Makes `all` the result of rows that have seen `block` as well.
   Failure (*merge)(const Queue& queue, Attended<S, Wide<S>> all, Attended<const S, const Wide<S>> block,
                    int64_t tokens, int64_t heads, int64_t size);
@@ -89,7 +89,7 @@ struct RowSums {
 };
 
 template <typename S>
-struct RowKernels {
+struct RowSumLaunches {
   /// Rows of the same index are summed in Wide<S> and rounded once.
   Failure (*add)(const Queue& queue, const RowSums<S, S>& op);
   Failure (*add_to_wide)(const Queue& queue, const RowSums<S, Wide<S>>& op);
@@ -97,29 +97,14 @@ struct RowKernels {
 
 /// All of them for numbers stored as S.
 template <typename S>
-struct KernelsOf {
-  NormRopeKernels<S> norm_rope;
-  GateKernels<S> gate;
-  SoftmaxKernels<Wide<S>> softmax;
-  AttentionKernels<S> attention;
-  RowKernels<S> rows;
+struct KernelTableOf {
+  NormRopeLaunches<S> norm_rope;
+  GateLaunches<S> gate;
+  SoftmaxLaunches<Wide<S>> softmax;
+  MergeLaunches<S> attention;
+  RowSumLaunches<S> rows;
 };
 
-struct Kernels {
-  KernelsOf<float> of_float;
-  KernelsOf<double> of_double;
-  KernelsOf<Bfloat16> of_bfloat16;
-
-  template <typename S>
-  const KernelsOf<S>& of() const {
-    if constexpr (std::is_same_v<S, float>) {
-      return of_float;
-    } else if constexpr (std::is_same_v<S, double>) {
-      return of_double;
-    } else {
-      return of_bfloat16;
-    }
-  }
-};
+using KernelTable = cpu::ForDtypes<KernelTableOf>;
 
 }  // namespace streambp::cuda

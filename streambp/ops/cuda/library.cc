@@ -11,7 +11,7 @@
 namespace streambp::cuda {
 namespace {
 
-const Kernels* loaded = nullptr;
+const KernelTable* loaded = nullptr;
 
 constexpr int kMostDevices = 64;
 std::array<std::atomic<bool>, kMostDevices> refused;
@@ -25,9 +25,10 @@ std::string load_kernels(const std::filesystem::path& library, int device) {
   if (const auto known = answers.find(device); known != answers.end()) return known->second;
   void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return dlerror();
-  const auto table = reinterpret_cast<const Kernels* (*)(uint64_t)>(dlsym(handle, "streambp_cuda_kernels"));
+  const auto table =
+      reinterpret_cast<const KernelTable* (*)(uint64_t)>(dlsym(handle, "streambp_cuda_kernels"));
   if (table == nullptr) return library.string() + ": no kernels in it";
-  const Kernels* const kernels = table(kInterface);
+  const KernelTable* const kernels = table(kInterface);
   if (kernels == nullptr) return library.string() + ": of another build";
   const auto refusal = reinterpret_cast<const char* (*)(int)>(dlsym(handle, "streambp_cuda_refusal"));
   std::string& answer = answers[device];
@@ -44,11 +45,11 @@ bool is_refused(int device) {
   return device >= 0 && device < kMostDevices && refused[static_cast<size_t>(device)];
 }
 
-const Kernels* kernels() {
+const KernelTable* kernels() {
   return loaded;
 }
 
-const Kernels* set_kernels(const Kernels* kernels) {
+const KernelTable* set_kernels(const KernelTable* kernels) {
   return std::exchange(loaded, kernels);
 }
 

@@ -2,8 +2,8 @@
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/table.cuh"
 
-extern "C" const streambp::cuda::Kernels* streambp_cuda_kernels(uint64_t interface) {
-  static const streambp::cuda::Kernels kernels = streambp::cuda::all_kernels();
+extern "C" const streambp::cuda::KernelTable* streambp_cuda_kernels(uint64_t interface) {
+  static const streambp::cuda::KernelTable kernels = streambp::cuda::all_kernels();
   return interface == streambp::cuda::kInterface ? &kernels : nullptr;
 }
 

@@ -22,9 +22,9 @@ std::string load_kernels(const std::filesystem::path& library, int device);
 bool is_refused(int device);
 
 /// The kernels that serve where CUDA's do (backend.h); null: none, ATen's own ops serve.
-const Kernels* kernels();
+const KernelTable* kernels();
 
 /// Makes `kernels` those, and returns what they were.
-const Kernels* set_kernels(const Kernels* kernels);
+const KernelTable* set_kernels(const KernelTable* kernels);
 
 }  // namespace streambp::cuda

@@ -90,6 +90,6 @@ Failure launch(const Queue&, void (*kernel)(Parameters...), int64_t blocks, int 
 }
 
 /// The kernels as they run here.
-const Kernels& kernels_on_host();
+const KernelTable& kernels_on_host();
 
 }  // namespace streambp::cuda

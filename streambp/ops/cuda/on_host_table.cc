@@ -3,8 +3,8 @@
 
 namespace streambp::cuda {
 
-const Kernels& kernels_on_host() {
-  static const Kernels kernels = all_kernels();
+const KernelTable& kernels_on_host() {
+  static const KernelTable kernels = all_kernels();
   return kernels;
 }
 

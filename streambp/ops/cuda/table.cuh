@@ -10,7 +10,7 @@
 namespace streambp::cuda {
 
 template <typename S>
-KernelsOf<S> kernels_of() {
+KernelTableOf<S> kernels_of() {
   return {{normed_rope<S>, normed_rope_backward<S>},
           {gated_product<S>, gated_backward<S>},
           {target_softmax<Wide<S>>, target_softmax_gradient<Wide<S>>},
@@ -18,7 +18,7 @@ KernelsOf<S> kernels_of() {
           {add_rows<S, S>, add_rows<S, Wide<S>>}};
 }
 
-inline Kernels all_kernels() {
+inline KernelTable all_kernels() {
   return {kernels_of<float>(), kernels_of<double>(), kernels_of<Bfloat16>()};
 }
 

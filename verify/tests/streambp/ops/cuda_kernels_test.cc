@@ -348,7 +348,7 @@ TEST_P(CudaKernels, ARepeatedCallGivesTheSameBits) {
 }
 
 TEST(CudaLibrary, SaysWhyKernelsCantBeHad) {
-  const cuda::Kernels* const loaded = cuda::set_kernels(nullptr);  // on a GPU, the tests' before this one
+  const cuda::KernelTable* const loaded = cuda::set_kernels(nullptr);  // on a GPU, the tests' before this one
   EXPECT_NE(cuda::load_kernels("no/such/libstreambp_cuda.so", 63), "");
   EXPECT_EQ(cuda::kernels(), nullptr);
   cuda::set_kernels(loaded);

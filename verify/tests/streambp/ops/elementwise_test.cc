@@ -62,7 +62,7 @@ class CpuKernels : public testing::TestWithParam<Subject> {
   /// Calls body(S{}, kernels of S).
   template <typename Body>
   void with_kernels(Body body) const {
-    for (const cpu::Kernels& set : cpu::available_kernels()) {
+    for (const cpu::KernelSet& set : cpu::available_kernels()) {
       if (set.instruction_set != std::get<0>(GetParam())) continue;
       if (dtype() == at::kDouble) {
         body(double{}, set.of<double>().elementwise);
@@ -75,7 +75,7 @@ class CpuKernels : public testing::TestWithParam<Subject> {
 
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
-  for (const cpu::Kernels& set : cpu::available_kernels()) names.emplace_back(set.instruction_set);
+  for (const cpu::KernelSet& set : cpu::available_kernels()) names.emplace_back(set.instruction_set);
   return names;
 }
 

@@ -9,7 +9,7 @@ namespace streambp {
 /// While it lives, `kernels` serve tensors on the CPU as if they lay on a GPU.
 class ServeCpu {
  public:
-  explicit ServeCpu(const cuda::Kernels& kernels) : outer_(cuda::set_kernels(&kernels)) {
+  explicit ServeCpu(const cuda::KernelTable& kernels) : outer_(cuda::set_kernels(&kernels)) {
     set_backend(c10::DeviceType::CPU, Backend::kCuda);
   }
   ~ServeCpu() {
@@ -20,7 +20,7 @@ class ServeCpu {
   ServeCpu& operator=(const ServeCpu&) = delete;
 
  private:
-  const cuda::Kernels* outer_;
+  const cuda::KernelTable* outer_;
 };
 
 }  // namespace streambp

@@ -20,9 +20,9 @@ namespace {
 
 using HeadSubject = std::tuple<std::string, at::ScalarType>;
 
-const cpu::Kernels& kernels_of(const std::string& instruction_set) {
-  static const std::vector<cpu::Kernels> sets = cpu::available_kernels();
-  for (const cpu::Kernels& kernels : sets) {
+const cpu::KernelSet& kernels_of(const std::string& instruction_set) {
+  static const std::vector<cpu::KernelSet> sets = cpu::available_kernels();
+  for (const cpu::KernelSet& kernels : sets) {
     if (kernels.instruction_set == instruction_set) return kernels;
   }
   throw std::runtime_error("no kernels of " + instruction_set);
@@ -54,7 +54,7 @@ struct Results {
   at::Tensor log_probabilities, d_x, gradient;
 };
 
-Results run(HeadCase& from, double temperature, const cpu::Kernels& kernels) {
+Results run(HeadCase& from, double temperature, const cpu::KernelSet& kernels) {
   TargetHead head(from.head, from.x, from.targets, temperature, kernels);
   Results results;
   results.log_probabilities = head.log_probabilities();
@@ -77,7 +77,7 @@ Results expected(const HeadCase& from, double temperature) {
 
 class TargetHeads : public testing::TestWithParam<HeadSubject> {
  protected:
-  const cpu::Kernels& kernels() const { return kernels_of(std::get<0>(GetParam())); }
+  const cpu::KernelSet& kernels() const { return kernels_of(std::get<0>(GetParam())); }
   at::ScalarType dtype() const { return std::get<1>(GetParam()); }
   double limit() const { return dtype() == at::kDouble ? 5e-15 : 2e-6; }
 };
@@ -196,7 +196,7 @@ TEST_P(TargetHeads, ARepeatedRunIsTheSameWithSeveralThreads) {
 
 std::vector<HeadSubject> subjects() {
   std::vector<HeadSubject> all;
-  for (const cpu::Kernels& kernels : cpu::available_kernels()) {
+  for (const cpu::KernelSet& kernels : cpu::available_kernels()) {
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
       all.emplace_back(kernels.instruction_set, dtype);
   }

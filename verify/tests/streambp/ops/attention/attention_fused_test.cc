@@ -25,7 +25,7 @@ const std::vector<Shape> kShapes = {{0, 350, 8, 1, 32},      // all query heads 
                                     {400, 500, 4, 1, 16, 350}, {200, 1, 4, 2, 16}, {0, 130, 3, 3, 16}};
 
 /// Everything that the two passes give.
-std::vector<at::Tensor> passes(const Shape& shape, at::ScalarType dtype, const cpu::Kernels& kernels) {
+std::vector<at::Tensor> passes(const Shape& shape, at::ScalarType dtype, const cpu::KernelSet& kernels) {
   const auto& [prefix, rows, heads, key_heads, size, window] = shape;
   const auto sample = [&](int64_t count, int64_t of_heads, uint64_t seed) {
     return random({count, of_heads, size}, seed).to(dtype);
@@ -81,7 +81,7 @@ TEST(FusedAttention, NarrowGradientsOfAPrefixAreAddedOnce) {
 
 TEST(FusedAttention, GivesTheSameBitsOnAnyNumberOfThreads) {
   constexpr const char* kNames[] = {"output", "log-sum-exps", "queries", "keys", "values"};
-  for (const cpu::Kernels& kernels : cpu::available_kernels()) {
+  for (const cpu::KernelSet& kernels : cpu::available_kernels()) {
     for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
       for (const Shape& shape : kShapes) {
         SCOPED_TRACE(fmt::format("{} {}, {} rows after {}, {} heads of {}, {} of keys, window {}",

@@ -177,7 +177,7 @@ TEST(FusedAttention, EveryInstructionSetEqualsAMaskedSoftmax) {
     at::ScalarType dtype;
     double limit;
   };
-  for (const cpu::Kernels& kernels : cpu::available_kernels()) {
+  for (const cpu::KernelSet& kernels : cpu::available_kernels()) {
     for (const auto& [dtype, limit] :
          {Precision{at::kDouble, 1e-13}, Precision{at::kFloat, 4e-6}, Precision{at::kBFloat16, 1e-2}}) {
       for (const auto& [prefix, offsets, heads, key_heads, size, window, softcap, has_sinks] :

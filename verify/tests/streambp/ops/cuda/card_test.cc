@@ -17,7 +17,7 @@ namespace streambp {
 namespace {
 
 TEST(CudaLibrary, AsksEachGpuOnceWhetherThereIsCodeForIt) {
-  const cuda::Kernels* const outer = cuda::set_kernels(nullptr);
+  const cuda::KernelTable* const outer = cuda::set_kernels(nullptr);
   const std::string refusal = cuda::load_kernels(STREAMBP_NO_CUDA_CODE, 50);
   EXPECT_NE(refusal.find("no code for GPU 50: no kernel image is available"), std::string::npos) << refusal;
   EXPECT_EQ(refusal.find('\n'), std::string::npos);

@@ -48,7 +48,7 @@ void expect_one_result(const std::string& what, const std::function<std::string(
 template <typename S>
 class KernelOrders : public testing::Test {
  protected:
-  const KernelsOf<S>& kernels = kernels_on_host().of<S>();
+  const KernelTableOf<S>& kernels = kernels_on_host().of<S>();
 };
 
 TYPED_TEST_SUITE(KernelOrders, Types);

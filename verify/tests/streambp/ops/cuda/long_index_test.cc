@@ -63,7 +63,7 @@ class LongIndex : public testing::Test {
     on_host::set_blocks({-1});
     body();
   }
-  const KernelsOf<S>& kernels = kernels_on_host().of<S>();
+  const KernelTableOf<S>& kernels = kernels_on_host().of<S>();
 };
 
 TYPED_TEST_SUITE(LongIndex, Types);

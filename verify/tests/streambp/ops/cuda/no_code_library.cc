@@ -6,8 +6,8 @@ namespace {
 int asked = 0;
 }  // namespace
 
-extern "C" const streambp::cuda::Kernels* streambp_cuda_kernels(uint64_t interface) {
-  static const streambp::cuda::Kernels kernels{};
+extern "C" const streambp::cuda::KernelTable* streambp_cuda_kernels(uint64_t interface) {
+  static const streambp::cuda::KernelTable kernels{};
   return interface == streambp::cuda::kInterface ? &kernels : nullptr;
 }
 
