@@ -18,7 +18,6 @@ from pathlib import Path
 try:
     import torch
     import transformers
-    from safetensors.torch import save_file
 except ImportError as error:
     sys.exit(f"make_goldens.py: {error.name} is missing: verify/goldens/README.md says how to make an environment for it")
 from files import Parser
@@ -49,7 +48,7 @@ from goldens.passes import (
 )
 from goldens.recurrence import has_gates, has_recurrence
 from goldens.sft_case import VERSIONS, describe, expected_numbers
-from goldens.writing import make_inputs, write_model
+from goldens.writing import make_inputs, save_case, write_model
 
 
 class InputError(Exception):
@@ -86,15 +85,7 @@ def make_case(root, model_name, batch_name, seed):
     embedding = model.get_input_embeddings()
     if hasattr(embedding, "embed_scale"):
         case["embed_scale"] = embedding.embed_scale.item()
-    target = root / "cases" / name
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")
-    save_file(tensors, target / "tensors.safetensors")
-    differences = case["checks"]["finite_difference"]
-    print(
-        f"{name}: loss {case['expected']['loss']:.6f}, finite differences {differences['max_relative_error']:.1e},"
-        f" along a direction {differences['direction_relative_error']:.1e}"
-    )
+    save_case(root, case, tensors)
 
 
 def make_sft(root, names):

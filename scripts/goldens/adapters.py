@@ -14,14 +14,13 @@ import transformers
 import trl
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict
-from safetensors.torch import save_file
 
 from goldens.adapter_cases import ADAPTERS
 from goldens.adapter_objectives import OBJECTIVES
 from goldens.checks import CheckError, check_finite_differences, check_results
 from goldens.passes import ResultCheck, gradients_of, last_norm, load_model, read_tensors
 from goldens.trainers import wide_backward
-from goldens.writing import describe_case
+from goldens.writing import describe_case, save_case
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "0.21.2"}
 
@@ -164,10 +163,8 @@ def make_case(root, name, adapter):
     if objective.name == "sft" and config.get("output_router_logits"):
         labels = case["expected"]["num_valid_labels"]
         case["expected"]["cross_entropy"] = -tensors["out.per_token_logps"].sum().item() / labels
-    (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")
-    save_file(tensors, target / "tensors.safetensors")
-    error = case["checks"]["finite_difference"]["max_relative_error"]
-    print(f"{name}: loss {case['expected']['loss']:.6f}, finite differences {error:.1e}, {len(gradients)} gradients")
+    save_case(root, case, tensors)
+    print(f"  {len(gradients)} gradients")
 
 
 def make(root, names):

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from goldens.checks import (
     CheckError,
@@ -23,7 +22,7 @@ from goldens.passes import IGNORED, ResultCheck, evaluate, experts_per_token, gr
 from goldens.recurrence import has_gates, has_recurrence, is_packed
 from goldens.sft_case import describe, expected_numbers
 from goldens.specs import COMMON, Model, rope
-from goldens.writing import FIRST_TOKEN, write_model
+from goldens.writing import FIRST_TOKEN, save_case, write_model
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "verify" / "goldens" / "models"  # of the models not made here
 
@@ -260,11 +259,8 @@ def write_case(root, name, seed):
         case["source"]["recurrence"] = "each document on its own through transformers' module"
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
-    target = root / "cases" / name
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")
-    save_file(tensors, target / "tensors.safetensors")
-    print(f"{name}: loss {case['expected']['loss']:.6f}, given {', '.join(given) or 'input_ids alone'}")
+    save_case(root, case, tensors)
+    print(f"  given {', '.join(given) or 'input_ids alone'}")
 
 
 def make_batches(root, names):

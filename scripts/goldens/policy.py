@@ -4,11 +4,9 @@ TRL's losses are the trainers' own methods, called on trainers that have nothing
 its functions (goldens/verl_losses.py). Prompts are padded on the left and completions on the right, as TRL does.
 """
 
-import json
 import math
 
 import torch
-from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
 
 from goldens.checks import check_finite_differences, check_results, check_routing, check_weights
@@ -17,7 +15,7 @@ from goldens.passes import ResultCheck, as_in_file, experts_per_token, gradients
 from goldens.policy_cases import CASES, SMALL, SMALL_MODEL
 from goldens.policy_objectives import OBJECTIVES
 from goldens.trainers import wide_backward
-from goldens.writing import describe_case, write_model
+from goldens.writing import describe_case, save_case, write_model
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"}
 OF_PPO = {**VERSIONS, "verl": "0.9.1"}
@@ -97,15 +95,7 @@ def make_case(root, case, spec, seed):
     }
     if experts_per_token(model.config):
         described["checks"]["routing"] = check_routing(load_model(folder), {"labels": None, **inputs}, tensors)
-    target = root / "cases" / described["name"]
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "case.json").write_text(json.dumps(described, indent=1) + "\n")
-    save_file({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, target / "tensors.safetensors")
-    differences = described["checks"]["finite_difference"]
-    print(
-        f"{described['name']}: loss {described['expected']['loss']:.6f}, finite differences"
-        f" {differences['max_relative_error']:.1e}, along a direction {differences['direction_relative_error']:.1e}"
-    )
+    save_case(root, described, {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()})
 
 
 def make(root, names):

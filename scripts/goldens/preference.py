@@ -5,14 +5,12 @@ Batches are made by TRL's collators, which pad on the right, and pass no positio
 """
 
 import inspect
-import json
 import math
 import textwrap
 from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from trl.experimental.cpo import cpo_trainer
 from trl.experimental.orpo import orpo_trainer
 from trl.experimental.utils import DPODataCollatorWithPadding
@@ -24,7 +22,7 @@ from goldens.models import MODELS
 from goldens.passes import IGNORED, ResultCheck, as_in_file, experts_per_token, gradients_of, load_model, read_tensors
 from goldens.preference_cases import CASES, OWN_MODELS, PAIRS, ROWS
 from goldens.trainers import light_trainer, wide_backward
-from goldens.writing import FIRST_TOKEN, describe_case, write_model
+from goldens.writing import FIRST_TOKEN, describe_case, save_case, write_model
 
 class Held:
     """Answers with the first value it was given: differences of a loss have to hold constant what it detaches."""
@@ -323,15 +321,7 @@ def _make_case(root, case, spec, seed):
         }
         if experts_per_token(model.config):
             described["checks"]["routing"] = check_routing(model, {**inputs, "position_ids": None, "labels": None}, tensors)
-    target = root / "cases" / described["name"]
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "case.json").write_text(json.dumps(described, indent=1) + "\n")
-    save_file(tensors, target / "tensors.safetensors")
-    differences = described["checks"]["finite_difference"]
-    print(
-        f"{described['name']}: loss {described['expected']['loss']:.6f}, finite differences"
-        f" {differences['max_relative_error']:.1e}, along a direction {differences['direction_relative_error']:.1e}"
-    )
+    save_case(root, described, tensors)
 
 
 def make(root, names):

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from trl.experimental.gkd import GKDTrainer
 from trl.trainer.reward_trainer import RewardTrainer
 
@@ -20,7 +19,7 @@ from goldens.checks import CheckError, check_finite_differences, check_results, 
 from goldens.passes import IGNORED, ResultCheck, as_in_file, gradients_of, load_model, read_tensors
 from goldens.specs import COMMON, Batch, Model, rope
 from goldens.trainers import light_trainer
-from goldens.writing import describe_case, make_inputs, write_model
+from goldens.writing import describe_case, make_inputs, save_case, write_model
 
 VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"}
 OF_INFONCE = {**VERSIONS, "sentence-transformers": "6.2.0"}
@@ -306,12 +305,7 @@ def write_case(root, case, seed):
             ),
         },
     }
-    target = root / "cases" / name
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "case.json").write_text(json.dumps(description, indent=1) + "\n")
-    save_file(tensors, target / "tensors.safetensors")
-    differences = description["checks"]["finite_difference"]
-    print(f"{name}: loss {description['expected']['loss']:.6f}, finite differences {differences['max_relative_error']:.1e}")
+    save_case(root, description, tensors)
 
 
 def make(root, names):

@@ -5,6 +5,7 @@ import re
 
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from goldens.passes import IGNORED, fixed_tensors, is_correction
 
@@ -37,6 +38,17 @@ def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
         return
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.legacy.json").write_text(json.dumps(legacy_config(config, spec), indent=2, sort_keys=True) + "\n")
+
+
+def save_case(root, case, tensors):
+    """ROOT/cases/NAME, with a line that says how far finite differences are from its gradients."""
+    target = root / "cases" / case["name"]
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "case.json").write_text(json.dumps(case, indent=1) + "\n")
+    save_file(tensors, target / "tensors.safetensors")
+    differences = case["checks"]["finite_difference"]
+    print(f"{case['name']}: loss {case['expected']['loss']:.6f}, finite differences {differences['max_relative_error']:.1e}, "
+          f"along a direction {differences['direction_relative_error']:.1e}")
 
 
 def legacy_config(config, spec):
