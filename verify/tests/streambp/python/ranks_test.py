@@ -2,15 +2,13 @@
 """sb.backward(process_group=...) in float64 on Gloo ranks: loss and gradients of the whole batch on one process, and of
 sb.patch() under DistributedDataParallel; a refusal of one rank reaches all."""
 
-import os
-import tempfile
+import functools
 import unittest
-from pathlib import Path
 
 import streambp_bench as sb
 import torch
 from streambp_bench import _idle
-from patch_distributed_test import free_port
+from on_ranks import refusal, results_on_ranks, rows_of
 from patching import LIMIT, batch_of, difference, gradients, reference_step, relative, tiny
 
 LENGTHS = (13, 7, 21, 9, 16, 5)
@@ -30,10 +28,6 @@ def pairs():
     return batch
 
 
-def rows_of(batch, rows):
-    return {name: tensor[list(rows)] for name, tensor in batch.items()}
-
-
 def model():
     return tiny(seed=3, dtype=torch.float64)
 
@@ -42,20 +36,7 @@ def result(loss, of_model):
     return {"loss": loss.item(), "gradients": gradients(of_model)}
 
 
-def refusal(call):
-    try:
-        call()
-    except sb.InputError as error:
-        return str(error)
-    return "accepted"
-
-
-def work(rank, ranks, port, folder):
-    """One rank: every result into a file of `folder`."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
+def work(rank, ranks):
     group = torch.distributed.group.WORLD
     own = rows_of(whole_batch(), range(*SHARES[ranks][rank]))
     results = {}
@@ -90,19 +71,13 @@ def work(rank, ranks, port, folder):
     results["settings differ"] = refusal(lambda: sb.backward(model(), own, chunk=4 + rank, process_group=group))
     after = model()
     results["after refusals"] = result(sb.backward(after, own, chunk=5, process_group=group), after)
-    torch.save(results, Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+    return results
 
 
 class Ranks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # Forked before this process has computed anything: what has been imported is not imported again.
-        cls.results = {}
-        for ranks in SHARES:
-            with tempfile.TemporaryDirectory() as folder:
-                torch.multiprocessing.start_processes(work, (ranks, free_port(), folder), ranks, start_method="fork")
-                cls.results[ranks] = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(ranks)]
+        cls.results = {ranks: results_on_ranks(ranks, functools.partial(work, ranks=ranks)) for ranks in SHARES}
 
     def check(self, what, loss, expected, ranks):
         for rank, results in enumerate(self.results[ranks]):

@@ -2,17 +2,16 @@
 """sb.patch(model, lane="module") on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and gather a
 layer's parameters once a direction, however many chunks it has. accelerate's hooks, which move weights in and out, stay where they are."""
 
-import tempfile
 import unittest
 import warnings
-from pathlib import Path
 from unittest import mock
 
 import streambp_bench as sb
 import torch
 import torch.distributed.fsdp
 from module_lane_test import everything_in_float64
-from patch_distributed_test import LIMIT, RANKS, free_port, model_in_float64, share_of, whole_batch
+from on_ranks import results_on_ranks
+from patch_distributed_test import LIMIT, RANKS, model_in_float64, share_of, whole_batch
 from patching import difference, gradients, reference_step, step
 from python_case import Case
 from torch.distributed.fsdp import fully_shard
@@ -53,26 +52,15 @@ def fully_sharded(rank, first):
     return {name: gradient.full_tensor() / 2 for name, gradient in gradients(model).items()}, lanes, len(gathered)
 
 
-def work(rank, port, folder):
-    """One rank: every result into a file of `folder`."""
-    import os
-
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+def work(rank):
     with everything_in_float64():
-        results = {"ddp": data_parallel(rank), "fsdp2, patched first": fully_sharded(rank, True), "fsdp2, sharded first": fully_sharded(rank, False)}
-    torch.save(results, Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+        return {"ddp": data_parallel(rank), "fsdp2, patched first": fully_sharded(rank, True), "fsdp2, sharded first": fully_sharded(rank, False)}
 
 
 class ModuleDistributed(Case):
     @classmethod
     def setUpClass(cls):
-        # Forked before this process has computed anything: what has been imported is not imported again.
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.start_processes(work, (free_port(), folder), RANKS, start_method="fork")
-            cls.results = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
+        cls.results = results_on_ranks(RANKS, work)
 
     def check(self, what):
         _, expected = reference_step(model_in_float64(), whole_batch())

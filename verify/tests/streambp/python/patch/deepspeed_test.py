@@ -5,7 +5,6 @@ is. Under ZeRO-3 the module lane runs layers whole, and says so. Skipped where D
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 import unittest
@@ -13,6 +12,7 @@ import unittest
 import streambp_bench as sb
 import torch
 import transformers
+from on_ranks import free_port
 from patching import batch_of
 from python_case import Case
 
@@ -51,10 +51,7 @@ def rank():
 
 class DeepSpeed(Case):
     def test_two_ranks(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        variables = {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "2", "LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        variables = {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "2", "LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         ranks = [subprocess.Popen([sys.executable, __file__, "rank"], env={**os.environ, **variables, "RANK": f"{i}", "LOCAL_RANK": f"{i}"},
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for i in range(2)]
         for process in ranks:

@@ -2,16 +2,14 @@
 """sb.patch() on two Gloo ranks, in float64: DistributedDataParallel and FSDP2 give the gradients of the whole batch, and
 transformers' Trainer the same steps at 1, 2 and 4 accumulated batches on one rank and on two."""
 
-import os
-import socket
 import tempfile
 import unittest
-from pathlib import Path
 
 import streambp_bench as sb
 import torch
 import torch.distributed.fsdp
 import transformers
+from on_ranks import refusal, results_on_ranks
 from patching import LIMIT, batch_of, difference, gradients, in_float64, load, reference_step, relative, tiny
 
 RANKS = 2
@@ -121,19 +119,10 @@ def refusal_of_inner_shards(rank):
 
     model = sb.patch(model_in_float64(), chunk=5, lane="engine")
     fully_shard(model.model.layers[1].mlp)
-    try:
-        model(**share_of(rank)[0])
-    except sb.InputError as error:
-        return str(error)
-    return "accepted"
+    return refusal(lambda: model(**share_of(rank)[0]))
 
 
-def work(rank, port, folder):
-    """One rank: every result into a file of `folder`."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+def work(rank):
     results = {"ddp": data_parallel(rank), "fsdp2": fully_sharded(rank),
                "fsdp2, head sharded alone": fully_sharded(rank, split_head=True)}
     half = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -142,23 +131,13 @@ def work(rank, port, folder):
     results["refusal"] = refusal_of_inner_shards(rank)
     for accumulated in (1, 2, 4):
         results[f"trainer {accumulated}"] = train(accumulated, RANKS)
-    torch.save(results, Path(folder) / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return results
 
 
 class PatchDistributed(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # Forked before this process has computed anything: what has been imported is not imported again.
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.start_processes(work, (free_port(), folder), RANKS, start_method="fork")
-            cls.results = [torch.load(Path(folder) / f"{rank}.pt") for rank in range(RANKS)]
+        cls.results = results_on_ranks(RANKS, work)
 
     def check(self, what):
         _, expected = reference_step(model_in_float64(), whole_batch())

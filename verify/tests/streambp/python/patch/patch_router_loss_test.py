@@ -3,7 +3,6 @@
 
 import unittest
 
-import streambp_bench as sb
 import torch
 from patching import batch_of, difference, in_float64, load, packed_batch, patched, reference_step, step
 from peft import LoraConfig, get_peft_model
