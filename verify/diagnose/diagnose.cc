@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "streambp/error.h"
-#include "verify/diagnose/biases.h"
-#include "verify/diagnose/factor_words.h"
-#include "verify/diagnose/longer_rows.h"
 #include "verify/diagnose/numbers.h"
-#include "verify/diagnose/tokens.h"
+#include "verify/diagnose/parts/factor_words.h"
+#include "verify/diagnose/parts/longer_rows.h"
+#include "verify/diagnose/parts/tokens.h"
+#include "verify/diagnose/trials/biases.h"
 
 namespace streambp::verify {
 namespace {

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "verify/diagnose/fit.h"
-#include "verify/diagnose/hypotheses.h"
-#include "verify/diagnose/layer_pass.h"
 #include "verify/diagnose/locate.h"
-#include "verify/diagnose/parts.h"
+#include "verify/diagnose/parts/fit.h"
+#include "verify/diagnose/parts/parts.h"
+#include "verify/diagnose/trials/hypotheses.h"
+#include "verify/diagnose/wrong_engine/layer_pass.h"
 
 namespace streambp::verify {
 

@@ -9,7 +9,7 @@
 #include "streambp/model/lora/peft_name.h"
 #include "verify/compare/fit.h"
 #include "verify/diagnose/layer_roles.h"
-#include "verify/diagnose/row_words.h"
+#include "verify/diagnose/parts/row_words.h"
 
 namespace streambp::verify {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "streambp/model/config/config.h"
-#include "verify/diagnose/parts.h"
+#include "verify/diagnose/parts/parts.h"
 
 namespace streambp::verify {
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "streambp/error.h"
-#include "verify/diagnose/config_changes.h"
+#include "verify/diagnose/wrong_engine/config_changes.h"
 
 namespace streambp::verify {
 namespace {

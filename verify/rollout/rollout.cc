@@ -6,7 +6,7 @@
 #include "streambp/error.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/slopes.h"
+#include "verify/diagnose/parts/slopes.h"
 
 namespace streambp::verify {
 namespace {

@@ -1,4 +1,4 @@
-#include "verify/diagnose/factor_words.h"
+#include "verify/diagnose/parts/factor_words.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "verify/diagnose/fit.h"
-#include "verify/diagnose/hypotheses.h"
+#include "verify/diagnose/parts/fit.h"
+#include "verify/diagnose/trials/hypotheses.h"
 
 namespace streambp::verify {
 

@@ -1,4 +1,4 @@
-#include "verify/diagnose/fit.h"
+#include "verify/diagnose/parts/fit.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "verify/diagnose/least_squares.h"
+#include "verify/diagnose/parts/least_squares.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "verify/diagnose/longer_rows.h"
+#include "verify/diagnose/parts/longer_rows.h"
 
 #include <algorithm>
 #include <cstddef>

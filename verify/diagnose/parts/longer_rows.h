@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "verify/diagnose/parts.h"
+#include "verify/diagnose/parts/parts.h"
 
 namespace streambp::verify {
 

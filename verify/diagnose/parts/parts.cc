@@ -1,4 +1,4 @@
-#include "verify/diagnose/parts.h"
+#include "verify/diagnose/parts/parts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 
 #include "streambp/error.h"
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/least_squares.h"
-#include "verify/diagnose/row_words.h"
-#include "verify/diagnose/slopes.h"
+#include "verify/diagnose/parts/least_squares.h"
+#include "verify/diagnose/parts/row_words.h"
+#include "verify/diagnose/parts/slopes.h"
 
 namespace streambp::verify {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "verify/diagnose/fit.h"
-#include "verify/diagnose/wrong_engine.h"
+#include "verify/diagnose/parts/fit.h"
+#include "verify/diagnose/wrong_engine/wrong_engine.h"
 
 namespace streambp::verify {
 

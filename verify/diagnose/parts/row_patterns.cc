@@ -5,9 +5,9 @@
 
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/chunk_cuts.h"
-#include "verify/diagnose/row_words.h"
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/parts/row_words.h"
+#include "verify/diagnose/wrong_engine/chunk_cuts.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 
 namespace streambp::verify {
 namespace {

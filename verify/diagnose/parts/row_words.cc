@@ -1,4 +1,4 @@
-#include "verify/diagnose/row_words.h"
+#include "verify/diagnose/parts/row_words.h"
 
 #include <algorithm>
 #include <cmath>

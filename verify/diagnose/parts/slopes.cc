@@ -1,4 +1,4 @@
-#include "verify/diagnose/slopes.h"
+#include "verify/diagnose/parts/slopes.h"
 
 #include <algorithm>
 #include <numeric>

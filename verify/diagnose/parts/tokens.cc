@@ -1,4 +1,4 @@
-#include "verify/diagnose/tokens.h"
+#include "verify/diagnose/parts/tokens.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/chunk_cuts.h"
-#include "verify/diagnose/layer_pass.h"
-#include "verify/diagnose/row_words.h"
-#include "verify/diagnose/slopes.h"
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/parts/row_words.h"
+#include "verify/diagnose/parts/slopes.h"
+#include "verify/diagnose/wrong_engine/chunk_cuts.h"
+#include "verify/diagnose/wrong_engine/layer_pass.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 
 namespace streambp::verify {
 namespace {

@@ -1,4 +1,4 @@
-#include "verify/diagnose/biases.h"
+#include "verify/diagnose/trials/biases.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "verify/diagnose/hypotheses.h"
-#include "verify/diagnose/parts.h"
+#include "verify/diagnose/parts/parts.h"
+#include "verify/diagnose/trials/hypotheses.h"
 
 namespace streambp::verify {
 

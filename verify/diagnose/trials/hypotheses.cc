@@ -1,4 +1,4 @@
-#include "verify/diagnose/hypotheses.h"
+#include "verify/diagnose/trials/hypotheses.h"
 
 #include <algorithm>
 #include <fmt/ranges.h>
@@ -7,8 +7,8 @@
 
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/hypotheses_table.h"
-#include "verify/diagnose/row_words.h"
+#include "verify/diagnose/parts/row_words.h"
+#include "verify/diagnose/trials/hypotheses_table.h"
 
 namespace streambp::verify {
 

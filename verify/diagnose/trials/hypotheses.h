@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "verify/diagnose/wrong_engine.h"
+#include "verify/diagnose/wrong_engine/wrong_engine.h"
 
 namespace streambp::verify {
 

@@ -5,8 +5,8 @@
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/model/scored.h"
-#include "verify/diagnose/chunk_cuts.h"
-#include "verify/diagnose/hypotheses_table.h"
+#include "verify/diagnose/trials/hypotheses_table.h"
+#include "verify/diagnose/wrong_engine/chunk_cuts.h"
 
 namespace streambp::verify {
 

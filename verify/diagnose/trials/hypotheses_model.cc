@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "streambp/model/config/rope_frequencies.h"
-#include "verify/diagnose/config_changes.h"
-#include "verify/diagnose/hypotheses_table.h"
+#include "verify/diagnose/trials/hypotheses_table.h"
+#include "verify/diagnose/wrong_engine/config_changes.h"
 
 namespace streambp::verify {
 namespace {

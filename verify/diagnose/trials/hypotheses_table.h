@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "verify/diagnose/hypotheses.h"
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/trials/hypotheses.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 
 namespace streambp::verify {
 

@@ -1,11 +1,11 @@
-#include "verify/diagnose/chunk_cuts.h"
+#include "verify/diagnose/wrong_engine/chunk_cuts.h"
 
 #include <algorithm>
 #include <fmt/format.h>
 #include <set>
 
 #include "streambp/model/scored.h"
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 
 namespace streambp::verify {
 namespace {

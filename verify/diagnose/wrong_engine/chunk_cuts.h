@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "streambp/model/batch.h"
-#include "verify/diagnose/wrong_settings.h"
+#include "verify/diagnose/wrong_engine/wrong_settings.h"
 
 namespace streambp::verify {
 

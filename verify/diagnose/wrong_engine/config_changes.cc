@@ -1,4 +1,4 @@
-#include "verify/diagnose/config_changes.h"
+#include "verify/diagnose/wrong_engine/config_changes.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,10 +1,10 @@
-#include "verify/diagnose/late_objective.h"
+#include "verify/diagnose/wrong_engine/late_objective.h"
 
 #include "streambp/backprop/head/head.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/slopes.h"
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/parts/slopes.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 
 namespace streambp::verify {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "verify/diagnose/wrong_engine.h"
+#include "verify/diagnose/wrong_engine/wrong_engine.h"
 
 namespace streambp::verify {
 

@@ -1,4 +1,4 @@
-#include "verify/diagnose/layer_pass.h"
+#include "verify/diagnose/wrong_engine/layer_pass.h"
 
 #include <limits>
 #include <map>
@@ -11,9 +11,9 @@
 
 #include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
-#include "verify/diagnose/config_changes.h"
-#include "verify/diagnose/late_objective.h"
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/wrong_engine/config_changes.h"
+#include "verify/diagnose/wrong_engine/late_objective.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {

@@ -3,7 +3,7 @@
 // knows.
 #pragma once
 
-#include "verify/diagnose/wrong_engine.h"
+#include "verify/diagnose/wrong_engine/wrong_engine.h"
 
 namespace streambp::verify {
 

@@ -1,4 +1,4 @@
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/batch.h"
-#include "verify/diagnose/wrong_settings.h"
+#include "verify/diagnose/wrong_engine/wrong_settings.h"
 
 namespace streambp::verify {
 

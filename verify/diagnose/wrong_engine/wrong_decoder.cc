@@ -1,4 +1,4 @@
-#include "verify/diagnose/wrong_decoder.h"
+#include "verify/diagnose/wrong_engine/wrong_decoder.h"
 
 #include <cmath>
 #include <limits>

@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/model.h"
-#include "verify/diagnose/wrong_batch.h"
-#include "verify/diagnose/wrong_leaves.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
+#include "verify/diagnose/wrong_engine/wrong_leaves.h"
 
 namespace streambp::verify {
 

@@ -1,4 +1,4 @@
-#include "verify/diagnose/wrong_engine.h"
+#include "verify/diagnose/wrong_engine/wrong_engine.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,7 +9,7 @@
 #include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/wrong_decoder.h"
+#include "verify/diagnose/wrong_engine/wrong_decoder.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {

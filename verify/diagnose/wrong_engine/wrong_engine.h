@@ -13,7 +13,7 @@
 
 #include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
-#include "verify/diagnose/wrong_settings.h"
+#include "verify/diagnose/wrong_engine/wrong_settings.h"
 #include "verify/error_measure.h"
 
 namespace streambp::verify {

@@ -1,4 +1,4 @@
-#include "verify/diagnose/wrong_leaves.h"
+#include "verify/diagnose/wrong_engine/wrong_leaves.h"
 
 #include <algorithm>
 #include <fmt/format.h>

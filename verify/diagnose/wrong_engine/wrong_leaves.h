@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/model.h"
-#include "verify/diagnose/wrong_settings.h"
+#include "verify/diagnose/wrong_engine/wrong_settings.h"
 #include "verify/error_measure.h"
 
 namespace streambp::verify {

@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "streambp/objective/terms.h"
-#include "verify/diagnose/layer_pass.h"
-#include "verify/diagnose/slopes.h"
-#include "verify/diagnose/wrong_batch.h"
+#include "verify/diagnose/parts/slopes.h"
+#include "verify/diagnose/wrong_engine/layer_pass.h"
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/equality/batches.h"
 #include "verify/tests/turns.h"
 #include "verify/tests/verify/diagnose/diagnose_testing.h"

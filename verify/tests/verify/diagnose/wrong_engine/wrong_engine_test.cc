@@ -1,5 +1,5 @@
 // The wrong engine with nothing wrong is the truth, for every family and objective.
-#include "verify/diagnose/wrong_engine.h"
+#include "verify/diagnose/wrong_engine/wrong_engine.h"
 
 #include <gtest/gtest.h>
 #include <string>
