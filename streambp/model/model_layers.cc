@@ -53,7 +53,7 @@ Linear* Model::add_expert_map(const std::string& experts, int64_t expert, const 
 
 GatedMlp Model::make_mlp(const std::string& name) {
   const bool bias = config_.mlp_bias;
-  if (config_.hidden_act == Activation::kRelu2) {
+  if (!config_.has_gate()) {
     return {.down_proj = add_residual_map(name + ".down_proj", bias),
             .activation = config_.hidden_act,
             .gate_up_proj = add_map(name + ".up_proj", bias)};

@@ -75,6 +75,8 @@ struct MixtureSettings {
   /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
   /// each; each expert's weight is multiplied by a trained number.
   bool next_to_mlp = false;
+  /// Whether all experts of a layer are two tensors, [out, in] for each.
+  bool is_stacked() const { return granite_names || next_to_mlp; }
 
   bool operator==(const MixtureSettings&) const = default;
 };
@@ -233,10 +235,10 @@ struct Config {
   }
   bool has_mixer(int64_t layer) const { return no_mixer.empty() || !no_mixer[static_cast<size_t>(layer)]; }
   bool has_mlp(int64_t layer) const { return no_mlp.empty() || !no_mlp[static_cast<size_t>(layer)]; }
+  /// Whether MLPs have a gate, and not an up projection alone.
+  bool has_gate() const { return hidden_act != Activation::kRelu2; }
   /// Whether what gate and up projection give can be kept (Settings::keep).
-  bool can_store_gate_up(int64_t layer) const {
-    return has_mlp(layer) && !is_sparse(layer) && hidden_act != Activation::kRelu2;
-  }
+  bool can_store_gate_up(int64_t layer) const { return has_mlp(layer) && !is_sparse(layer) && has_gate(); }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
   bool is_global(int64_t layer) const { return gemma4.global_head_dim > 0 && !has_window(layer); }
   /// Sizes of a layer's attention, and of its dense MLP.

@@ -13,12 +13,6 @@ using nlohmann::json;
 
 constexpr const char* kPerLayerConfig = "per_layer_config";
 
-// An integer from 0 to `limit`.
-int64_t size_or_zero(const ConfigReader& settings, const char* key, int64_t limit, int64_t fallback) {
-  const json* const value = settings.find(key);
-  return value != nullptr && *value == 0 ? 0 : settings.size(key, limit, fallback);
-}
-
 // What per_layer_config says of one layer: transformers 5 writes it instead of the keys of the layers that
 // see all tokens.
 struct LayerHeads {
@@ -96,7 +90,7 @@ void parse_global_heads(const ConfigReader& settings, Config& config) {
 void parse_sharing(const ConfigReader& settings, Config& config) {
   constexpr const char* kKey = "num_kv_shared_layers";
   const int64_t layers = config.num_hidden_layers;
-  const int64_t shared = size_or_zero(settings, kKey, layers - 1, 0);
+  const int64_t shared = settings.size_from_zero(kKey, layers - 1, 0);
   for (int64_t layer = layers - shared; layer < layers; ++layer) {
     const auto below = config.windows.begin() + (layers - shared);
     const bool has_producer = std::any_of(config.windows.begin(), below, [&](int64_t window) {
@@ -131,7 +125,7 @@ void parse_gemma4(const ConfigReader& settings, const Family& family, Config& co
   constexpr const char* kPerLayer = "hidden_size_per_layer_input";
   if (settings.has(kPerLayer) && settings.find(kPerLayer) == nullptr)
     settings.refuse(kPerLayer, "an integer, 0 for none");
-  gemma4.hidden_size_per_layer_input = size_or_zero(settings, kPerLayer, kMaxHidden, 256);
+  gemma4.hidden_size_per_layer_input = settings.size_from_zero(kPerLayer, kMaxHidden, 256);
   if (!config.has_per_layer_inputs()) return;
   constexpr const char* kVocab = "vocab_size_per_layer_input";
   gemma4.vocab_size_per_layer_input = settings.size(kVocab, kMaxVocab, 262144);

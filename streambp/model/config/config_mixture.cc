@@ -76,13 +76,6 @@ void parse_all_sparse(const ConfigReader& settings, const FamilyExperts& family,
   mixture.sparse.assign(static_cast<std::size_t>(layers), true);
 }
 
-// How many layers, from the first, have a dense MLP.
-int64_t dense_layers(const ConfigReader& settings, int64_t fallback) {
-  constexpr const char* kKey = "first_k_dense_replace";
-  const json* const count = settings.find(kKey);
-  return count != nullptr && *count == 0 ? 0 : settings.size(kKey, kMaxLayers, fallback);
-}
-
 // How the chosen experts of sigmoids are weighted, and among which groups the choice is.
 void parse_groups(const ConfigReader& settings, const FamilyExperts& family, MixtureSettings& mixture) {
   mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", family.scale);
@@ -125,7 +118,7 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& fa
   // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
   settings.only("output_router_logits", false);
   settings.only("router_aux_loss_coef", 0);
-  const int64_t dense = dense_layers(settings, family.dense_layers);
+  const int64_t dense = settings.size_from_zero("first_k_dense_replace", kMaxLayers, family.dense_layers);
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
 }
 
@@ -216,21 +209,18 @@ void parse_ernie(const ConfigReader& settings, Config& config) {
   mixture.num_experts_per_tok = either("moe_k", "num_experts_per_tok", mixture.num_experts, 6);
   mixture.moe_intermediate_size =
       settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, 1536);
-  const auto from_zero = [&](const char* key, int64_t largest, int64_t absent) {
-    const json* const value = settings.find(key);
-    return value != nullptr && *value == 0 ? 0 : settings.size(key, largest, absent);
-  };
   mixture.shared_expert_intermediate_size =
       mixture.moe_intermediate_size *
-      from_zero("moe_num_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 2);
+      settings.size_from_zero("moe_num_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 2);
   mixture.shared_expert_ungated = mixture.corrected = mixture.norm_topk_prob = true;
   mixture.least_sum = settings.positive("moe_norm_min", 1e-12);
   parse_router_loss(settings, mixture);
   settings.only("use_bias", false);  // which experts don't have
-  const int64_t first = from_zero("moe_layer_start_index", kMaxLayers, 1);
+  const int64_t first = settings.size_from_zero("moe_layer_start_index", kMaxLayers, 1);
   constexpr const char* kLast = "moe_layer_end_index";
   const json* const end = settings.find(kLast);
-  const int64_t last = end == nullptr || *end == -1 ? layers - 1 : from_zero(kLast, kMaxLayers, 0);
+  const int64_t last =
+      end == nullptr || *end == -1 ? layers - 1 : settings.size_from_zero(kLast, kMaxLayers, 0);
   const int64_t interval = settings.size("moe_layer_interval", kMaxLayers, 1);
   for (int64_t layer = 0; layer < layers; ++layer)
     mixture.sparse.push_back((layer + 1) % interval == 0 && layer >= first && layer <= last);
@@ -253,8 +243,7 @@ void parse_after_dense(const ConfigReader& settings, Config& config) {
   mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", 1.0);
   settings.only("output_router_logits", false);
   constexpr const char* kDense = "num_dense_layers";
-  const json* const dense = settings.find(kDense);
-  const int64_t first = dense != nullptr && *dense == 0 ? 0 : settings.size(kDense, kMaxLayers, 2);
+  const int64_t first = settings.size_from_zero(kDense, kMaxLayers, 2);
   if (first >= layers) settings.refuse(kDense, fmt::format("less than the {} layers", layers));
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= first);
 }

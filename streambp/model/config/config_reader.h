@@ -80,6 +80,12 @@ class ConfigReader {
     return value->get<int64_t>();
   }
 
+  /// The same from 0.
+  int64_t size_from_zero(const char* key, int64_t limit, int64_t fallback) const {
+    const nlohmann::json* const value = find(key);
+    return value != nullptr && *value == 0 ? 0 : size(key, limit, fallback);
+  }
+
   /// A finite number; absent: nothing.
   std::optional<double> number(const char* key) const {
     const nlohmann::json* const value = find(key);

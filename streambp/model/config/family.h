@@ -225,6 +225,14 @@ const Family& family_of(const Config& config);
 /// What the config's family calls its modules.
 const FamilyModules& modules_of(const Config& config);
 
+/// What a layer calls the module of its experts ("mlp.experts"), of which PEFT adapts gate_up_proj and
+/// down_proj.
+inline std::string experts_module(const Config& config) {
+  if (config.mixture.next_to_mlp) return "experts";
+  return config.mixture.granite_names ? "block_sparse_moe.experts"
+                                      : std::string(modules_of(config).mlp) + ".experts";
+}
+
 /// Whether queries and keys are rotated before they are normed (Hunyuan).
 inline bool norms_rotated_heads(const Config& config) {
   return config.qk_norm && family_of(config).qk_norm == QkNorm::kOfRotatedHeads;

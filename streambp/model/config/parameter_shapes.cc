@@ -116,8 +116,7 @@ class ShapeList {
     if (config_.fused_projections || config_.fused_gate_up) {
       linear(at + modules_of(config_).gate_up, 2 * width, hidden, config_.mlp_bias);
     } else {
-      if (config_.hidden_act != Activation::kRelu2)
-        linear(at + modules_of(config_).gate, width, hidden, config_.mlp_bias);
+      if (config_.has_gate()) linear(at + modules_of(config_).gate, width, hidden, config_.mlp_bias);
       linear(at + modules_of(config_).up, width, hidden, config_.mlp_bias);
     }
     linear(at + modules_of(config_).down, hidden, width, config_.mlp_bias);
@@ -203,7 +202,7 @@ class ShapeList {
     }
     of_expert_ = true;
     for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
-      dense_mlp(fmt::format("{}experts.{}.", in, expert), mixture.moe_intermediate_size);
+      dense_mlp(fmt::format("{}{}.{}.", at, experts_module(config_), expert), mixture.moe_intermediate_size);
     }
     of_expert_ = false;
     if (mixture.shared_expert_intermediate_size == 0) return;

@@ -202,11 +202,11 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
   const MixtureSettings& mixture = config.mixture;
   const FamilyModules& modules = modules_of(config);
   const auto is_part = [&](const char* part) {
-    return name.ends_with(fmt::format(".{}.experts.{}", modules.mlp, part));
+    return name.ends_with(fmt::format(".{}.{}", experts_module(config), part));
   };
   const bool gate_up = is_part("gate_up_proj");
-  if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.next_to_mlp ||
-      mixture.granite_names || (!gate_up && !is_part("down_proj")))
+  if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.is_stacked() ||
+      (!gate_up && !is_part("down_proj")))
     return {};
   const int64_t width = mixture.moe_intermediate_size, hidden = config.hidden_size;
   const std::vector<int64_t> shape = gate_up ? std::vector{mixture.num_experts, 2 * width, hidden}

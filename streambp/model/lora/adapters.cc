@@ -108,8 +108,7 @@ void Model::attach(const LoraTarget& target, const LoraConfig& lora, const MapsB
 
 void Model::attach_to_experts(const LoraTarget& target, const LowRankAdapter& whole, const MapsByName& maps) {
   const bool is_down = target.kind == LoraTargetKind::kDownExperts;
-  const bool is_stacked = config_.mixture.next_to_mlp || config_.mixture.granite_names;
-  const FamilyModules modules = is_stacked ? FamilyModules{} : modules_of(config_);
+  const FamilyModules modules = config_.mixture.is_stacked() ? FamilyModules{} : modules_of(config_);
   std::vector<std::string> parts{modules.down};
   if (!is_down) parts = {modules.gate, modules.up};
   if (!is_down && config_.mixture.biased_interleaved) parts = {"gate_up_proj"};

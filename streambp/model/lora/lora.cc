@@ -30,7 +30,7 @@ struct Adaptable {
 bool hides_experts(const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||
-         mixture.biased_interleaved || mixture.next_to_mlp || config.hidden_act == Activation::kRelu2 ||
+         mixture.biased_interleaved || mixture.next_to_mlp || !config.has_gate() ||
          family_of(config).experts.parameters_in_peft;
 }
 
@@ -99,7 +99,7 @@ std::vector<std::string> all_linear_names(const Config& config) {
     return names;
   }
   std::vector<std::string> names = attention_names(config);
-  if (config.hidden_act != Activation::kRelu2) names.emplace_back(modules.gate);
+  if (config.has_gate()) names.emplace_back(modules.gate);
   names.insert(names.end(), {modules.up, modules.down});
   const std::vector<std::string> more = gemma4_names(config);
   names.insert(names.end(), more.begin(), more.end());
@@ -259,12 +259,7 @@ class Targets {
     bool is_there = false;
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
       if (!config_.is_sparse(layer)) continue;
-      const MixtureSettings& mixture = config_.mixture;
-      const std::string experts =
-          fmt::format("model.layers.{}.{}experts", layer,
-                      mixture.next_to_mlp     ? std::string()
-                      : mixture.granite_names ? std::string("block_sparse_moe.")
-                                              : modules_of(config_).mlp + std::string("."));
+      const std::string experts = fmt::format("model.layers.{}.{}", layer, experts_module(config_));
       for (const char* part : {"gate_up_proj", "down_proj"}) {
         if (!is_named(fmt::format("{}.{}", experts, part), name)) continue;
         is_there = true;
