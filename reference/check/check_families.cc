@@ -18,6 +18,16 @@ ModelConfig tiny_model() {
   return config;
 }
 
+MixtureSettings tiny_experts(std::vector<bool> sparse) {
+  MixtureSettings mixture;
+  mixture.num_experts = 4;
+  mixture.num_experts_per_tok = 2;
+  mixture.moe_intermediate_size = 5;
+  mixture.norm_topk_prob = true;
+  mixture.sparse = std::move(sparse);
+  return mixture;
+}
+
 namespace {
 
 ModelConfig tiny_gemma() {
@@ -55,12 +65,8 @@ ModelConfig tiny_gemma3() {
 ModelConfig tiny_mixture() {
   ModelConfig config = tiny_model();
   config.qk_norm = true;
-  config.mixture.num_experts = 4;
-  config.mixture.num_experts_per_tok = 2;
-  config.mixture.moe_intermediate_size = 5;
-  config.mixture.norm_topk_prob = true;
+  config.mixture = tiny_experts({false, true});
   config.mixture.router_aux_loss_coef = 0.6;  // far larger than in real models, so that it is seen
-  config.mixture.sparse = {false, true};
   return config;
 }
 
@@ -220,8 +226,7 @@ ModelConfig tiny_deepseek_v3() {
   config.rope = tiny_yarn();
   config.rope_interleaved = true;
   config.latent = {5, 4, 3, 4, 2, 0.7};
-  config.mixture = tiny_mixture().mixture;
-  config.mixture.router_aux_loss_coef = 0.0;
+  config.mixture = tiny_experts({false, true});
   config.mixture.shared_expert_intermediate_size = 3;
   config.mixture.shared_expert_ungated = true;
   config.mixture.sigmoid_scores = config.mixture.corrected = true;
@@ -260,8 +265,7 @@ ModelConfig tiny_minimax_m2() {
   config.qk_norm = true;
   config.qk_norm_full_width = true;
   config.rotary_dim = 2;
-  config.mixture = tiny_mixture().mixture;
-  config.mixture.router_aux_loss_coef = 0.0;
+  config.mixture = tiny_experts({false, true});
   config.mixture.sparse = {true, true};
   config.mixture.sigmoid_scores = config.mixture.corrected = true;
   return config;
@@ -304,8 +308,7 @@ ModelConfig tiny_gemma4_moe() {
   ModelConfig config = tiny_gemma4();
   config.tie_word_embeddings = false;
   config.final_logit_softcapping = 0.0;
-  config.mixture = tiny_mixture().mixture;
-  config.mixture.router_aux_loss_coef = 0.0;
+  config.mixture = tiny_experts({false, true});
   config.mixture.sparse = {true, true};
   config.mixture.added_to_mlp = true;
   return config;

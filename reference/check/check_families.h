@@ -12,6 +12,9 @@ namespace streambp::STREAMBP_REFERENCE {
 /// Two layers of sizes that differ from each other, with nothing that only some families have.
 ModelConfig tiny_model();
 
+/// Four experts in the `sparse` layers, of which a token has two.
+MixtureSettings tiny_experts(std::vector<bool> sparse);
+
 /// One layer of either kind, in groups of which two heads share B and C.
 ModelConfig tiny_granite_hybrid();
 

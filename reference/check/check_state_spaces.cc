@@ -70,12 +70,8 @@ ModelConfig tiny_muse_glimmer() {
 ModelConfig tiny_ernie4_5_moe() {
   ModelConfig config = tiny_model();
   config.rope_interleaved = true;
-  config.mixture.num_experts = 4;
-  config.mixture.num_experts_per_tok = 2;
-  config.mixture.moe_intermediate_size = 5;
-  config.mixture.norm_topk_prob = true;
+  config.mixture = tiny_experts({true, true});
   config.mixture.router_aux_loss_coef = 0.6;  // far larger than in real models, so that it is seen
-  config.mixture.sparse = {true, true};
   config.mixture.shared_expert_intermediate_size = 3;
   config.mixture.shared_expert_ungated = config.mixture.corrected = true;
   config.mixture.correction = "moe_statics.e_score_correction_bias";
@@ -85,11 +81,7 @@ ModelConfig tiny_ernie4_5_moe() {
 
 ModelConfig tiny_lfm2_moe() {
   ModelConfig config = tiny_lfm2();
-  config.mixture.num_experts = 4;
-  config.mixture.num_experts_per_tok = 2;
-  config.mixture.moe_intermediate_size = 5;
-  config.mixture.sparse = {false, true};
-  config.mixture.norm_topk_prob = true;
+  config.mixture = tiny_experts({false, true});
   config.mixture.sigmoid_scores = config.mixture.corrected = true;
   config.mixture.correction = "expert_bias";
   config.mixture.added_to_sum = 0.1;  // far more than in real models, so that it is seen
@@ -99,11 +91,8 @@ ModelConfig tiny_lfm2_moe() {
 
 ModelConfig tiny_granite_hybrid_moe() {
   ModelConfig config = tiny_granite_hybrid();
-  config.mixture.num_experts = 4;
-  config.mixture.num_experts_per_tok = 2;
-  config.mixture.moe_intermediate_size = 5;
-  config.mixture.sparse = {true, true};
-  config.mixture.granite_names = config.mixture.norm_topk_prob = config.mixture.shared_expert_ungated = true;
+  config.mixture = tiny_experts({true, true});
+  config.mixture.granite_names = config.mixture.shared_expert_ungated = true;
   config.mixture.shared_expert_intermediate_size = config.intermediate_size;
   config.mixture.router_aux_loss_coef = 0.6;
   return config;
@@ -136,13 +125,10 @@ ModelConfig tiny_nemotron_h() {
   config.linear_attention = {true, false, false, false};
   config.no_mixer = {false, false, true, true};
   config.no_mlp = {true, true, false, false};
-  config.mixture.num_experts = 4;
-  config.mixture.num_experts_per_tok = 2;
-  config.mixture.moe_intermediate_size = 5;
+  config.mixture = tiny_experts({false, false, false, true});
   config.mixture.shared_expert_intermediate_size = 3;
-  config.mixture.shared_expert_ungated = config.mixture.norm_topk_prob = true;
+  config.mixture.shared_expert_ungated = true;
   config.mixture.sigmoid_scores = config.mixture.corrected = true;
-  config.mixture.sparse = {false, false, false, true};
   config.delta_rule = tiny_granite_hybrid().delta_rule;
   config.modules.recurrence = config.modules.mlp = config.modules.attention = "mixer";
   return config;
