@@ -120,14 +120,7 @@ inline DeltaRulePass pass_by_op(const DeltaRuleCase& in, std::vector<int64_t> cu
     Run run;
     for (const at::Tensor& x : {in.mixed, in.log_decay, in.beta})
       run.leaves.push_back(x.narrow(0, begin, rows).clone().requires_grad_());
-    std::vector<int64_t> offsets{0};
-    bool continues = begin == 0;
-    for (size_t s = 0; s + 1 < in.offsets.size(); ++s) {
-      if (in.offsets[s] < begin && begin < in.offsets[s + 1]) continues = true;
-      if (in.offsets[s + 1] > begin && in.offsets[s + 1] < begin + rows)
-        offsets.push_back(in.offsets[s + 1] - begin);
-    }
-    offsets.push_back(rows);
+    const auto [offsets, continues] = offsets_of_run(in.offsets, begin, rows);
     StateBefore before;
     if (continues) before = {state, run.d_before = at::zeros_like(in.state)};
     run.output = gated_delta_rule(run.leaves[0], run.leaves[1], run.leaves[2], in.sizes, offsets, before);

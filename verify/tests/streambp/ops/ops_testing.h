@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <gtest/gtest.h>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -38,6 +39,19 @@ inline void expect_near(const at::Tensor& got, const at::Tensor& expected, const
   ASSERT_EQ(got.sizes(), expected.sizes()) << what;
   const double error = relative_distance(got, expected);
   EXPECT_TRUE(error <= limit) << what << ": relative error " << error << ", limit " << limit;
+}
+
+/// Where sequences begin in the rows [begin, begin + rows) of a stream with `offsets`, and whether the first
+/// one has a state from before: it continues there, or the stream does.
+inline std::pair<std::vector<int64_t>, bool> offsets_of_run(const std::vector<int64_t>& offsets,
+                                                            int64_t begin, int64_t rows) {
+  std::pair<std::vector<int64_t>, bool> run{{0}, begin == 0};
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    if (offsets[s] < begin && begin < offsets[s + 1]) run.second = true;
+    if (offsets[s + 1] > begin && offsets[s + 1] < begin + rows) run.first.push_back(offsets[s + 1] - begin);
+  }
+  run.first.push_back(rows);
+  return run;
 }
 
 /// Runs `op` and `plain` on the same inputs, sends the same random cotangent back, and compares values and

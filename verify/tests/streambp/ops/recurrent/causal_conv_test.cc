@@ -84,14 +84,7 @@ ConvPass pass_by_op(const ConvCase& in, std::vector<int64_t> cuts = {0}) {
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
     const int64_t begin = cuts[i], rows = cuts[i + 1] - begin;
     Run run{in.x.narrow(0, begin, rows).clone().requires_grad_(), {}, {}};
-    std::vector<int64_t> offsets{0};
-    bool continues = begin == 0;
-    for (size_t s = 0; s + 1 < in.offsets.size(); ++s) {
-      if (in.offsets[s] < begin && begin < in.offsets[s + 1]) continues = true;
-      if (in.offsets[s + 1] > begin && in.offsets[s + 1] < begin + rows)
-        offsets.push_back(in.offsets[s + 1] - begin);
-    }
-    offsets.push_back(rows);
+    const auto [offsets, continues] = offsets_of_run(in.offsets, begin, rows);
     TailBefore before;
     if (continues) before = {tail, run.d_before = at::zeros_like(in.before)};
     run.output = causal_conv_silu(run.x, weight, offsets, before);
