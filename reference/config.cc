@@ -51,6 +51,12 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
           "model",
           "expected latent attention without qk_norm, fused projections, sinks, an output gate, rotary_dim, "
           "layers that do not rotate and a scale of the queries");
+  const IndexerSettings& indexer = config.indexer;
+  require(indexer.topk >= 0 && (indexer.topk == 0 || (indexer.heads > 0 && latent.q_lora_rank > 0 &&
+                                                      indexer.head_dim >= latent.qk_rope_head_dim)),
+          "model", "expected an indexer of positive sizes, with a q_lora_rank");
+  require(indexer.shared.empty() || !indexer.shared.front(), "model",
+          "expected an indexer of the first layer's own");
   const Gemma4Settings& gemma4 = config.gemma4;
   require(gemma4.global_head_dim == 0 && gemma4.num_global_key_value_heads == 0 && !gemma4.attention_k_eq_v &&
               !gemma4.value_norm && gemma4.num_kv_shared_layers == 0,
@@ -146,6 +152,7 @@ void require_of_layers(const ModelConfig& config) {
   require_size(config.linear_attention.size(), "whether it is linear");
   require_size(config.no_mixer.size(), "whether it has no mixer");
   require_size(config.no_mlp.size(), "whether it has no MLP");
+  require_size(config.indexer.shared.size(), "whether it shares what another has picked");
   if (any(config.linear_attention)) require_valid(config.delta_rule);
 }
 

@@ -65,6 +65,17 @@ struct LatentAttentionSettings {
                                 // 0.1 mscale_all_dim ln(factor) + 1
 };
 
+/// Sparse attention (DeepSeek-V3.2): each token's attention sees those earlier tokens alone that an indexer
+/// scores highest; see Layers::latent_attention.
+struct IndexerSettings {
+  int topk = 0;              // how many at most; 0: there are no indexers
+  int heads = 0;             // of the indexer
+  int head_dim = 0;          // of its queries and of its one key; the first qk_rope_head_dim entries rotate
+  bool interleaved = false;  // GLM-5: they do so in pairs of neighbours
+  std::vector<bool> shared = {};  // GLM-5, of each layer: it sees what the nearest layer below that is not
+                                  // shared has picked. Empty: none is
+};
+
 /// The gated delta rule, or a state space, in place of attention; see ops_recurrent.h.
 struct DeltaRuleSettings {
   int key_heads = 0;       // linear_num_key_heads
@@ -164,6 +175,7 @@ struct ModelConfig {
   DeltaRuleSettings delta_rule = {};
   ModuleNames modules = {};
   LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
+  IndexerSettings indexer = {};         // of latent attention
   Gemma4Settings gemma4 = {};
   bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
   std::vector<int> windows = {};  // of each layer: how many tokens a query sees, itself included; 0: all.
@@ -190,6 +202,11 @@ struct ModelConfig {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
+  /// The layer whose indexer picks what a layer sees.
+  int picker_of(int layer) const {
+    while (!indexer.shared.empty() && indexer.shared[static_cast<std::size_t>(layer)]) --layer;
+    return layer;
+  }
   bool is_full(int layer) const { return window(layer) == 0; }
   int head_dim_of(int layer) const {
     return is_full(layer) && gemma4.global_head_dim > 0 ? gemma4.global_head_dim : head_dim;
@@ -259,6 +276,9 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 ///   `q_b_proj`, of every head the rows that do not rotate and then those that do; `kv_a_proj_with_mqa` to
 ///   the rank and below it the key that rotates, `kv_a_layernorm`, and `kv_b_proj`, of every head its key and
 ///   then its value. qkv_bias is of the `_a_` projections.
+/// - an indexer of its own: `self_attn.indexer.wq_b` [heads head_dim, q_lora_rank], `wk` [head_dim,
+///   hidden_size], `k_norm` [1, head_dim] with `.weight` and `.bias`, and `weights_proj` [heads,
+///   hidden_size], none of which ever has a gradient but 0.
 /// - attention_sinks: `self_attn.sinks` [1, H], without ".weight".
 /// - a sparse layer: the router `mlp.gate` and its experts `mlp.experts.0` and so on, each with `gate_proj`,
 ///   `up_proj` and `down_proj` (which Mixtral's files call `block_sparse_moe.gate`, `experts.0.w1`, `w3` and

@@ -55,7 +55,7 @@ class Path {
     if (config_.is_linear(layer) && config_.delta_rule.beside_attention)
       return add(recurrent(layer, x), layers_.attention(module, layer, x, positions_, length_, seen_));
     if (config_.is_linear(layer)) return recurrent(layer, x);
-    if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_);
+    if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_, picks_);
     return layers_.attention(module, layer, x, positions_, length_, seen_);
   }
 
@@ -88,6 +88,7 @@ class Path {
   const double length_;
   Var h_, inputs_;
   KeyValuesOfLayers seen_;
+  PicksOfLayers picks_;
   std::vector<Var> router_probabilities_;
 };
 

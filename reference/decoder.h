@@ -39,6 +39,8 @@
 //     DeepSeek-V3      keys and values, and queries, out of small latents; routers of sigmoids with a
 //     correction
 //                      and groups, and an expert that every token has, without a gate
+//     DeepSeek-V3.2    the same, and of each token the earlier tokens that an indexer picks for it; GLM-5, of
+//                      which some layers see what a layer below has picked
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 //     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
 //     Gemma 4          Gemma 3's norms, but multiplied by the weight itself, and one of the values too;

@@ -20,6 +20,10 @@ struct KeyValues {
 /// By layer, of all layers so far that have keys of their own.
 using KeyValuesOfLayers = std::map<int, KeyValues>;
 
+/// Of each token of one sequence the tokens that its attention sees, as the indexer of a layer has picked
+/// them, by layer.
+using PicksOfLayers = std::map<int, std::vector<std::vector<int>>>;
+
 /// The modules under their names, "model.layers.0.mlp." with its dot where more names follow. Rows are the
 /// tokens of one sequence, x [tokens, in].
 class Layers {
@@ -56,9 +60,14 @@ class Layers {
   /// The same of a model with latent attention. With c = norm(W_kva x) and the queries' latent x or
   /// norm(W_qa x), head h has
   ///     q_h = [W_qh latent, rope of the rest of it],   k_h = [W_kh c, rope(W_r x)],   v_h = W_vh c
-  /// and the scores are scaled by 1 / sqrt of the entries of q_h; see LatentAttentionSettings.
+  /// and the scores are scaled by 1 / sqrt of the entries of q_h; see LatentAttentionSettings. With an
+  /// indexer token t sees the topk tokens s <= t of the highest
+  ///     sum over its heads h of (W_w x_t)_h max(0, q_th . k_s),
+  ///     q_th = rope(W_qh norm(W_qa x_t)),   k_s = rope(layer_norm(W_k x_s))
+  /// and of equal ones the earlier. It adds them to `picks`, or takes another layer's from there. A choice
+  /// has no gradient.
   Var latent_attention(const std::string& module, int layer, const Var& x,
-                       const std::vector<double>& positions, double length) const;
+                       const std::vector<double>& positions, double length, PicksOfLayers& picks) const;
 
   /// The gated delta rule instead, "model.layers.0.linear_attn.": with L2-normed q and k,
   ///     [q, k, v] = silu(conv(W_qkv x)),   g = -e^A_log softplus(W_a x + dt_bias),   beta = sigmoid(W_b x)
@@ -122,6 +131,9 @@ class Layers {
   Heads project_heads(const std::string& module, int layer, const Var& x) const;
   KeyValues normed_keys(const std::string& module, int layer, const Heads& heads) const;
   RopeOptions rotation(int layer, double length) const;
+  /// What the indexer "model.layers.0.self_attn.indexer." picks of x, with the queries' latents.
+  std::vector<std::vector<int>> picked(const std::string& module, int layer, const Var& x, const Var& latents,
+                                       const std::vector<double>& positions, double length) const;
   std::vector<Number> query_factors(const std::vector<double>& positions) const;
   DeltaInputs delta_inputs(const std::string& module, const Var& x) const;
 

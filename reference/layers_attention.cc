@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numeric>
 
 #include "reference/layers.h"
+#include "reference/mixture.h"
 #include "reference/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
@@ -121,18 +123,18 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
 }
 
 Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
-                             const std::vector<double>& positions, double length) const {
+                             const std::vector<double>& positions, double length,
+                             PicksOfLayers& picks) const {
   const LatentAttentionSettings& latent = config_.latent;
   const int heads = config_.num_attention_heads;
   const int nope = latent.qk_nope_head_dim, turning = latent.qk_rope_head_dim;
   const auto norm = [this](const std::string& name, const Var& c) {
     return rms_norm(c, parameter(name + ".weight"), 1e-6);  // the class's own, not rms_norm_eps
   };
-  const Var queries =
-      latent.q_lora_rank == 0
-          ? project(module + "q_proj", false, x)
-          : project(module + "q_b_proj", false,
-                    norm(module + "q_a_layernorm", project(module + "q_a_proj", config_.qkv_bias, x)));
+  const bool has_latents = latent.q_lora_rank > 0;
+  const Var of_queries =
+      has_latents ? norm(module + "q_a_layernorm", project(module + "q_a_proj", config_.qkv_bias, x)) : x;
+  const Var queries = project(module + (has_latents ? "q_b_proj" : "q_proj"), false, of_queries);
   const std::vector<Var> q = split_groups(queries, heads, {nope, turning});
   const std::vector<Var> compressed = split_groups(
       project(module + "kv_a_proj_with_mqa", config_.qkv_bias, x), 1, {latent.kv_lora_rank, turning});
@@ -154,10 +156,47 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
   }
   options.window = config_.window(layer);
   options.softcap = config_.attn_logit_softcapping;
+  if (config_.indexer.topk > 0) {
+    const int picker = config_.picker_of(layer);
+    if (picker == layer) picks[layer] = picked(module + "indexer.", layer, x, of_queries, positions, length);
+    options.seen = picks.at(picker);
+  }
   const Var mixed = causal_attention(join_groups({q[0], rope(q[1], positions, turn)}, heads),
                                      join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads),
                                      kv[1], options);
   return project(module + "o_proj", config_.o_bias, mixed);
+}
+
+std::vector<std::vector<int>> Layers::picked(const std::string& module, int layer, const Var& x,
+                                             const Var& latents, const std::vector<double>& positions,
+                                             double length) const {
+  const IndexerSettings& indexer = config_.indexer;
+  const Index size = indexer.head_dim, tokens = x.rows();
+  RopeOptions turn = rotation(layer, length);
+  turn.head_dim = indexer.head_dim;
+  turn.interleaved = indexer.interleaved;
+  // LayerNorm, with the class's own epsilon.
+  const Var raw = project(module + "wk", false, x);
+  const Var means = gather_columns(scale(row_sum(raw), Number{1} / static_cast<Number>(size)),
+                                   std::vector<int>(static_cast<std::size_t>(size), 0));
+  const Var normed = add(rms_norm(sub(raw, means), parameter(module + "k_norm.weight"), 1e-6),
+                         for_every_token(parameter(module + "k_norm.bias"), tokens));
+  const Matrix keys = held_constant(rope(normed, positions, turn).value());
+  const Matrix queries =
+      held_constant(rope(project(module + "wq_b", false, latents), positions, turn).value());
+  const Matrix weights = held_constant(project(module + "weights_proj", false, x).value());
+  std::vector<std::vector<int>> all;
+  for (Index t = 0; t < tokens; ++t) {
+    Matrix scores = Matrix::Zero(1, t + 1);
+    for (int head = 0; head < indexer.heads; ++head) {
+      for (Index s = 0; s <= t; ++s) {
+        const Scalar product = queries.row(t).segment(head * size, size).dot(keys.row(s));
+        if (product > Scalar(Number{0})) scores(0, s) += weights(t, head) * product;
+      }
+    }
+    all.push_back(largest_columns(scores, std::min(indexer.topk, static_cast<int>(t) + 1)).front());
+  }
+  return all;
 }
 
 RopeOptions Layers::rotation(int layer, double length) const {

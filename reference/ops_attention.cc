@@ -20,6 +20,20 @@ struct Sizes {
 /// rows it sees.
 struct View {
   Index query_column, key_column, value_column, output_column, first, count;
+  const std::vector<int>* listed;  // the rows it sees, where they are no run of rows
+
+  /// `size` columns of those rows of x.
+  Matrix of(const Matrix& x, Index column, Index size) const {
+    if (listed != nullptr) return x(*listed, Eigen::seqN(column, size));
+    return x.block(first, column, count, size);
+  }
+  void add_to(Matrix& x, Index column, const Matrix& more) const {
+    if (listed != nullptr) {
+      x(*listed, Eigen::seqN(column, more.cols())) += more;
+    } else {
+      x.block(first, column, count, more.cols()) += more;
+    }
+  }
 };
 
 /// Calls visit(head, i, view) for every head and query.
@@ -29,9 +43,11 @@ void for_each_query(Index length, const Sizes& size, const AttentionOptions& opt
   for (Index head = 0; head < options.query_heads; ++head) {
     for (Index i = 0; i < length; ++i) {
       const Index first = options.window == 0 ? 0 : std::max<Index>(0, i - options.window + 1);
+      const std::vector<int>* const listed =
+          options.seen.empty() ? nullptr : &options.seen[static_cast<std::size_t>(i)];
       visit(head, i,
             View{head * size.key, head / group * size.key, head / group * size.value, head * size.value,
-                 first, i - first + 1});
+                 first, listed != nullptr ? static_cast<Index>(listed->size()) : i - first + 1, listed});
     }
   }
 }
@@ -48,6 +64,15 @@ Sizes require_valid(const Var& q, const Var& k, const Var& v, const AttentionOpt
           "expected a window of at least 0, got " + std::to_string(options.window));
   require(options.softcap >= 0.0, "causal_attention",
           "expected a cap of at least 0, got " + std::to_string(options.softcap));
+  require(options.seen.empty() || options.seen.size() == static_cast<std::size_t>(length), "causal_attention",
+          "expected lists of keys of none or each of " + std::to_string(length) + " queries");
+  for (std::size_t i = 0; i < options.seen.size(); ++i) {
+    const std::vector<int>& keys = options.seen[i];
+    const bool is_good = std::all_of(keys.begin(), keys.end(),
+                                     [i](int key) { return key >= 0 && key <= static_cast<int>(i); });
+    require(is_good && !keys.empty(), "causal_attention",
+            "expected a list of keys up to query " + std::to_string(i));
+  }
   require(q.cols() % heads == 0, "causal_attention",
           "expected queries of " + std::to_string(heads) + " heads, got " + shape_text(q.value()));
   const Index head_dim = q.cols() / heads;
@@ -73,8 +98,8 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
   probabilities.reserve(static_cast<std::size_t>(options.query_heads * length));
   Matrix value(length, options.query_heads * size.value);
   for_each_query(length, size, options, [&](Index head, Index i, const View& at) {
-    const auto keys = k.value().block(at.first, at.key_column, at.count, size.key);
-    const auto values = v.value().block(at.first, at.value_column, at.count, size.value);
+    const Matrix keys = at.of(k.value(), at.key_column, size.key);
+    const Matrix values = at.of(v.value(), at.value_column, size.value);
     const auto query = q.value().row(i).segment(at.query_column, size.key);
     Vector scores = options.scale * (keys * query.transpose());
     if (cap > 0.0) scores = cap * (scores / cap).array().tanh();
@@ -94,8 +119,8 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
         for_each_query(length, size, options, [&](Index head, Index i, const View& at) {
           const Vector& all = probabilities[static_cast<std::size_t>(head * length + i)];
           const auto p = all.head(at.count);
-          const auto keys = k.value().block(at.first, at.key_column, at.count, size.key);
-          const auto values = v.value().block(at.first, at.value_column, at.count, size.value);
+          const Matrix keys = at.of(k.value(), at.key_column, size.key);
+          const Matrix values = at.of(v.value(), at.value_column, size.value);
           const auto query = q.value().row(i).segment(at.query_column, size.key);
           const auto d_output = y.gradient().row(i).segment(at.output_column, size.value);
 
@@ -106,9 +131,9 @@ Var attention(const Var& q, const Var& k, const Var& v, const Var* sinks, const 
             const Vector scores = options.scale * (keys * query.transpose());
             ds.array() /= (scores / cap).array().cosh().square();  // 1 - tanh^2, without cancellation
           }
-          v.gradient().block(at.first, at.value_column, at.count, size.value) += p * d_output;
+          at.add_to(v.gradient(), at.value_column, p * d_output);
           q.gradient().row(i).segment(at.query_column, size.key) += options.scale * (ds.transpose() * keys);
-          k.gradient().block(at.first, at.key_column, at.count, size.key) += options.scale * (ds * query);
+          at.add_to(k.gradient(), at.key_column, options.scale * (ds * query));
         });
       });
 }

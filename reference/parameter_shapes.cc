@@ -81,6 +81,15 @@ class Collector {
         is_wide ? keys : config_.head_dim_of(layer));
   }
 
+  void indexer(const std::string& module) {
+    const IndexerSettings& indexer = config_.indexer;
+    linear(module + "wq_b", Index{indexer.heads} * indexer.head_dim, config_.latent.q_lora_rank);
+    linear(module + "wk", indexer.head_dim, config_.hidden_size);
+    row(module + "k_norm", indexer.head_dim);
+    shapes_[module + "k_norm.bias"] = {1, indexer.head_dim};
+    linear(module + "weights_proj", indexer.heads, config_.hidden_size);
+  }
+
   void latent_attention(const std::string& module) {
     const Index hidden = config_.hidden_size, heads = config_.num_attention_heads;
     const LatentAttentionSettings& latent = config_.latent;
@@ -260,6 +269,8 @@ Shapes parameter_shapes(const ModelConfig& config) {
         collect.attention(prefix + config.modules.attention + ".", layer);
     } else if (mixes && config.is_latent()) {
       collect.latent_attention(prefix + "self_attn.");
+      if (config.indexer.topk > 0 && config.picker_of(layer) == layer)
+        collect.indexer(prefix + "self_attn.indexer.");
     } else if (mixes) {
       collect.attention(prefix + config.modules.attention + ".", layer);
     }

@@ -5,7 +5,7 @@
     python scripts/make_goldens.py --out DIR --topics sft     those of one topic
     python scripts/make_goldens.py --check DIR                computes the SFT cases of DIR again and prints the differences
 
-Needs torch 2.11.0, transformers 5.23.0, safetensors 0.8.0 and numpy, the topic policy TRL 1.16.0 and verl 0.9.1 too.
+Needs torch 2.11.0 and transformers 5.23.0, or for models that these lack torch 2.15.0 and transformers 5.24.0, safetensors 0.8.0 and numpy, the topic policy TRL 1.16.0 and verl 0.9.1 too.
 verify/goldens/README.md says what the files hold, goldens/models.py which models there are. A case is written only if it passes every check of goldens/checks.py.
 """
 
@@ -29,6 +29,7 @@ from goldens.checks import (
     check_finite_differences,
     check_legacy_config,
     check_padding,
+    check_picks,
     check_recurrence,
     check_results,
     check_routing,
@@ -47,7 +48,8 @@ from goldens.passes import (
     worst,
 )
 from goldens.recurrence import has_gates, has_recurrence
-from goldens.sft_case import VERSIONS, describe, expected_numbers
+from goldens.sft_case import describe, expected_numbers
+from goldens.versions import unexpected
 from goldens.writing import make_inputs, save_case, write_model
 
 
@@ -82,6 +84,8 @@ def make_case(root, model_name, batch_name, seed):
         case["checks"]["rows_without_padding"] = check_documents(model, inputs, tensors)
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
+    if hasattr(model.config, "index_topk"):
+        case["checks"]["picks"] = check_picks(model, inputs)
     embedding = model.get_input_embeddings()
     if hasattr(embedding, "embed_scale"):
         case["embed_scale"] = embedding.embed_scale.item()
@@ -157,9 +161,8 @@ def main():
     topics = arguments.topics.split(",")
     if any(topic not in TOPICS for topic in topics):
         raise InputError(f"--topics {arguments.topics}: expected some of {', '.join(TOPICS)}")
-    installed = {"torch": torch.__version__.partition("+")[0], "transformers": transformers.__version__}
-    if installed != VERSIONS:
-        raise InputError(f"expected {VERSIONS}, found {installed}")
+    if unexpected("torch", "transformers"):
+        raise InputError(unexpected("torch", "transformers"))
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()

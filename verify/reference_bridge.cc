@@ -1,6 +1,7 @@
 #include "verify/reference_bridge.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 #include <string_view>
 
@@ -103,6 +104,14 @@ reference::LatentAttentionSettings reference_latent(const LatentAttentionSetting
   same.qk_rope_head_dim = static_cast<int>(latent.qk_rope_head_dim);
   same.v_head_dim = static_cast<int>(latent.v_head_dim);
   return same;  // mscale_all_dim 0: attention_scale has that factor
+}
+
+reference::IndexerSettings reference_indexer(const IndexerSettings& indexer) {
+  return {.topk = static_cast<int>(std::min<int64_t>(indexer.topk, std::numeric_limits<int>::max())),
+          .heads = static_cast<int>(indexer.heads),
+          .head_dim = static_cast<int>(indexer.head_dim),
+          .interleaved = indexer.interleaved,
+          .shared = indexer.shared};
 }
 
 reference::ModuleNames reference_modules(const FamilyModules& modules) {
@@ -256,6 +265,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.no_mlp = config.no_mlp;
   if (config.is_latent()) {  // which has neither of the two in the reference
     same.latent = reference_latent(config.latent);
+    same.indexer = reference_indexer(config.indexer);
     same.head_dim = static_cast<int>(config.latent.qk_rope_head_dim);
     same.rotary_dim = 0;
   }

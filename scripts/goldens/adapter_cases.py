@@ -199,6 +199,15 @@ ADAPTERS = {
         {"target_modules": ["q_b_proj", "kv_b_proj"], "modules_to_save": ["kv_a_layernorm", "layers.2.mlp.shared_experts"]},
         seed=241,
     ),
+    "deepseek-v32-lora-latent": Adapter(
+        "deepseek-v32",
+        "b2_left",
+        {"target_modules": ["q_a_proj", "q_b_proj", "kv_b_proj", "o_proj"], "modules_to_save": ["kv_a_layernorm"]},
+        seed=270,
+    ),
+    "glm-moe-dsa-lora-latent": Adapter(
+        "glm-moe-dsa", "b2_right", {"target_modules": ["q_b_proj", "kv_a_proj_with_mqa", "o_proj"], "use_rslora": True}, seed=271
+    ),
     "glm4-moe-lora-all_linear": Adapter("glm4-moe", "b2_left", {"target_modules": "all-linear"}, seed=242),
     "gemma4-lora-all_linear": Adapter("gemma4", "b2_left", {"target_modules": "all-linear"}, seed=243),
     "gemma4-per-layer-lora-all_linear": Adapter("gemma4-per-layer", "b2_right", {"target_modules": "all-linear"}, seed=244),

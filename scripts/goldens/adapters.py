@@ -8,10 +8,7 @@ computes the case. Gradients have the names that PEFT gives the parameters in th
 import json
 import math
 
-import peft
 import torch
-import transformers
-import trl
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict
 
@@ -20,9 +17,10 @@ from goldens.adapter_objectives import OBJECTIVES
 from goldens.checks import CheckError, check_finite_differences, check_results
 from goldens.passes import ResultCheck, gradients_of, last_norm, load_model, read_tensors
 from goldens.trainers import wide_backward
+from goldens.versions import installed, unexpected
 from goldens.writing import describe_case, save_case
 
-VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "0.21.2"}
+VERSIONS = installed("torch", "transformers", "trl", "peft")
 
 
 def with_tokens(settings, inputs):
@@ -169,9 +167,8 @@ def make_case(root, name, adapter):
 
 def make(root, names):
     """DIR/cases/<model>-lora-<what>, on models that are in DIR; of the models `names`, or all."""
-    installed = {"trl": trl.__version__, "peft": peft.__version__, "transformers": transformers.__version__}
-    if any(VERSIONS[package] != version for package, version in installed.items()):
-        raise CheckError(f"expected {VERSIONS}, found {installed}")
+    if unexpected(*VERSIONS):
+        raise CheckError(unexpected(*VERSIONS))
     for name, adapter in ADAPTERS.items():
         if not names or adapter.model in names:
             make_case(root, name, adapter)

@@ -12,6 +12,7 @@ from goldens.checks import (
     CheckError,
     check_documents,
     check_finite_differences,
+    check_picks,
     check_recurrence,
     check_results,
     check_routing,
@@ -163,6 +164,8 @@ CASES = {
     "falcon-h1-sft-packed_long": ("falcon-h1", packed(LONG_ROWS)),
     "falcon-h1-norm-sft-packed_jumps": ("falcon-h1-norm", packed(JUMPS, across=(0,))),
     "deepseek-v3-sft-packed": ("deepseek-v3", packed(TWO_ROWS)),
+    "deepseek-v32-sft-packed": ("deepseek-v32", packed(TWO_ROWS)),
+    "glm-moe-dsa-sft-packed": ("glm-moe-dsa", packed(TWO_ROWS)),
     "gemma4-sft-packed": ("gemma4", packed(TWO_ROWS)),
     "gemma4-per-layer-sft-packed": ("gemma4-per-layer", packed(TWO_ROWS)),
     "gemma4-per-layer-sft-real_pad_bare": ("gemma4-per-layer", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
@@ -259,6 +262,8 @@ def write_case(root, name, seed):
         case["source"]["recurrence"] = "each document on its own through transformers' module"
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
+    if hasattr(model.config, "index_topk"):
+        case["checks"]["picks"] = check_picks(model, inputs)
     save_case(root, case, tensors)
     print(f"  given {', '.join(given) or 'input_ids alone'}")
 

@@ -4,6 +4,7 @@ import math
 import re
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from goldens.passes import (
     IGNORED,
@@ -21,7 +22,7 @@ from goldens.passes import (
 from goldens.recurrence import document_spans, has_recurrence, recurrences, token_by_token
 
 STEPS = (2e-3, 5e-4, 1e-4)
-# A step that is to stay on one side of the kinks of GPT-OSS's clamped activations, and within the curves of norms of what may
+# A step that is to stay on one side of the kinks of GPT-OSS's clamped activations and of an indexer's choices, and within the curves of norms of what may
 # be small: a gated delta rule's outputs, Gemma 4's per-layer inputs.
 SHORT_STEP = 1e-5
 FD_LIMIT = 1e-7
@@ -70,7 +71,7 @@ def transformers_loss(model, inputs):
 
 
 def steps_of(model):
-    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text") or has_recurrence(model)
+    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text") or has_recurrence(model) or hasattr(model.config, "index_topk")
     return (*STEPS, SHORT_STEP) if needs_short else STEPS
 
 
@@ -240,6 +241,49 @@ def _grouped_choices(config, correction, logits):
 
     without_groups = differing(own + correction)
     return min(gap, _gap(scores, config.num_experts_per_tok)), differing(_of_groups(config, own)[0]), without_groups
+
+
+class Picking(TorchFunctionMode):
+    """Collects the scores [rows, queries, keys] of which indexers take the highest: all calls of topk within them."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.scores, self.inside = [], False
+        self.hooks = []
+        for name, module in model.named_modules():
+            if name.endswith(".indexer"):
+                self.hooks.append(module.register_forward_pre_hook(lambda *_: setattr(self, "inside", True)))
+                self.hooks.append(module.register_forward_hook(lambda *_: setattr(self, "inside", False)))
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if self.inside and func is torch.Tensor.topk:
+            self.scores.append(args[0])
+        return func(*args, **(kwargs or {}))
+
+    def __exit__(self, *given):
+        for hook in self.hooks:
+            hook.remove()
+        return super().__exit__(*given)
+
+
+def check_picks(model, inputs):
+    """How far each real token is from another choice of tokens that it sees, and how many tokens see fewer than all up to themselves."""
+    with torch.no_grad(), Picking(model) as picking:
+        forward(model, inputs)
+    mask = inputs.get("attention_mask")
+    real = (torch.ones_like(inputs["input_ids"]) if mask is None else mask) == 1
+    gap, picked, topk = math.inf, 0, model.config.index_topk
+    for scores in picking.scores:
+        ordered = scores[real].sort(descending=True).values
+        if topk >= ordered.shape[-1]:
+            continue
+        chooses = ordered[:, topk] > torch.finfo(ordered.dtype).min / 2  # others see no more than they may
+        picked += int(chooses.sum())
+        if chooses.any():
+            gap = min(gap, (ordered[chooses, topk - 1] - ordered[chooses, topk]).min().item())
+    if not (picked > 0 and gap >= ROUTING_GAP):
+        raise CheckError(f"{picked} choices of tokens, the nearest of them {gap} from another")
+    return {"indexers": len(picking.scores), "choices": picked, "smallest_gap": gap}
 
 
 def check_routing(model, inputs, tensors):

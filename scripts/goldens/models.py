@@ -8,6 +8,7 @@ from goldens.convolution_models import CONVOLUTION_MODELS
 from goldens.family_models import FAMILY_MODELS
 from goldens.gemma4_models import GEMMA4_MODELS
 from goldens.grouped_models import GROUPED_MODELS
+from goldens.indexed_models import INDEXED_MODELS
 from goldens.mixture_models import MIXTURE_MODELS
 from goldens.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
@@ -195,5 +196,6 @@ MODELS = {
     **RECURRENT_MODELS,
     **CONVOLUTION_MODELS,
     **GROUPED_MODELS,
+    **INDEXED_MODELS,
     **GEMMA4_MODELS,
 }

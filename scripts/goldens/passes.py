@@ -19,7 +19,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
-    *("deepseek_v3", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
+    *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
     *("minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
@@ -146,7 +146,7 @@ def experts_per_token(config):
 
 def parameters_of(model):
     """The model's own parameters under the names of the weight file; what is written there is written in the model."""
-    trained = {name: parameter.data for name, parameter in model.named_parameters() if not is_correction(name)}
+    trained = {name: parameter.data for name, parameter in model.named_parameters() if not is_untrained(name)}
     return as_in_file(trained, model.config.model_type)
 
 
@@ -155,12 +155,17 @@ def is_correction(name):
     return name.endswith(("e_score_correction_bias", "expert_bias"))
 
 
+def is_untrained(name):
+    """Whether a tensor has no gradient in transformers: a correction, or a parameter of an indexer, which runs under no_grad."""
+    return is_correction(name) or ".indexer." in name
+
+
 def fixed_tensors(model):
-    """What the weight file holds besides parameters: biases by which routers choose, and what Gemma 4 multiplies layers by."""
+    """What the weight file holds besides trained parameters: biases by which routers choose, indexers, and what Gemma 4 multiplies layers by."""
     in_file = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in in_file}
-    corrections = {name: parameter.data for name, parameter in model.named_parameters() if is_correction(name)}
-    return as_in_file(buffers | corrections, model.config.model_type)
+    untrained = {name: parameter.data for name, parameter in model.named_parameters() if is_untrained(name)}
+    return as_in_file(buffers | untrained, model.config.model_type)
 
 
 def read_tensors(path):

@@ -15,10 +15,11 @@ from goldens.passes import ResultCheck, as_in_file, experts_per_token, gradients
 from goldens.policy_cases import CASES, SMALL, SMALL_MODEL
 from goldens.policy_objectives import OBJECTIVES
 from goldens.trainers import wide_backward
+from goldens.versions import KNOWN, installed
 from goldens.writing import describe_case, save_case, write_model
 
-VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"}
-OF_PPO = {**VERSIONS, "verl": "0.9.1"}
+VERSIONS = installed("torch", "transformers", "trl")
+OF_PPO = {**VERSIONS, "verl": KNOWN["verl"][0]}
 
 
 class HeldDetach(TorchFunctionMode):

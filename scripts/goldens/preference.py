@@ -22,6 +22,7 @@ from goldens.models import MODELS
 from goldens.passes import IGNORED, ResultCheck, as_in_file, experts_per_token, gradients_of, load_model, read_tensors
 from goldens.preference_cases import CASES, OWN_MODELS, PAIRS, ROWS
 from goldens.trainers import light_trainer, wide_backward
+from goldens.versions import installed
 from goldens.writing import FIRST_TOKEN, describe_case, save_case, write_model
 
 class Held:
@@ -293,7 +294,7 @@ def _describe(case, model_type, objective, settings):
         case.variant,
         {**settings, **objective.described, "position_ids": "arange (TRL passes none)"},
         source,
-        {"torch": "2.11.0", "transformers": "5.23.0", "trl": "1.16.0"},
+        installed("torch", "transformers", "trl"),
     )
 
 

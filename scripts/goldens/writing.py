@@ -32,6 +32,8 @@ def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
             elif name.endswith("A_log"):
                 parameter.mul_(5.0).sub_(2.0)  # memories of one token to a hundred
         for name, buffer in fixed_tensors(model).items():
+            if ".indexer." in name:
+                continue  # parameters, drawn above
             buffer.normal_(1.0 if name.endswith("layer_scalar") else 0.0, 0.1, generator=generator)
     model.save_pretrained(folder)
     if spec.legacy is None:

@@ -65,6 +65,7 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     if (model.config().has_consumers(i)) received.attention = shared->received(i, 0, pass.stream.size());
     gradient = backward(model.layers()[i], leaf, gradient, before_of(i), received);
     if (shared != nullptr) shared->drop(i);
+    if (pass.stream.picks != nullptr) pass.stream.picks->drop(i);
     const at::NoGradGuard no_grad;
     sums.round();
     use_gradients(pass, parameters);

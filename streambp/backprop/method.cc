@@ -41,10 +41,21 @@ bool keeps_input(int64_t layer, int64_t first, int64_t layers, int64_t every) {
   return above % every == 0 || above / every == (layers - 1 - first) / every;
 }
 
+namespace {
+
+/// Whether the last layer has an indexer, which picks among rows that have run: chunks from first to last.
+bool ends_with_indexer(const Config& config) {
+  const int64_t last = config.num_hidden_layers - 1;
+  return config.has_indexers() && last >= 0 && config.picker_of(last) == last;
+}
+
+}  // namespace
+
 bool joins_head(const Model& model, const Objective& objective, const Settings& settings) {
-  return method_kind(settings.method).head_by_chunks && settings.order == Order::kReverse &&
-         (settings.consumer == nullptr || !settings.consumer->frees()) && settings.streams_head() &&
-         objective.separable() && objective.router_loss.of(model.config().mixture) == 0.0 &&
+  return !ends_with_indexer(model.config()) && method_kind(settings.method).head_by_chunks &&
+         settings.order == Order::kReverse && (settings.consumer == nullptr || !settings.consumer->frees()) &&
+         settings.streams_head() && objective.separable() &&
+         objective.router_loss.of(model.config().mixture) == 0.0 &&
          model.lowest_trainable_layer() < static_cast<int64_t>(model.layers().size());
 }
 

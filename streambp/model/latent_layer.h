@@ -12,8 +12,25 @@
 #include "streambp/ops/linear.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
+#include "streambp/ops/row_picks.h"
 
 namespace streambp {
+
+/// The maps of an indexer, below self_attn.indexer. All null: a layer above another's picks.
+struct Indexer {
+  const Linear* wq_b = nullptr;                                  // [heads head_dim, q_lora_rank]
+  const Linear* wk = nullptr;                                    // [head_dim, D], with k_norm behind it
+  const Linear* weights_proj = nullptr;                          // [heads, D], in float32 or wider
+  const Parameter *norm_weight = nullptr, *norm_bias = nullptr;  // of k_norm, which removes the mean
+};
+
+/// Some rows of a stream, as their picks are found.
+struct PickingRows {
+  RowPicks* picks = nullptr;  // null: every row sees all rows up to itself
+  int64_t layer = 0;          // whose indexer picks: the rows' own, or one below
+  int64_t begin = 0;          // of the rows in the stream
+  int64_t sequence_begin = 0;
+};
 
 /// The maps, in the model's names below model.layers.N.self_attn.
 struct LatentAttention {
@@ -24,6 +41,8 @@ struct LatentAttention {
   RmsNorm q_a_norm, kv_a_norm;
   bool interleaved = false;  // Config::rope_interleaved
   LatentHeads heads;
+  IndexerSettings indexing;  // of a model with indexers
+  Indexer indexer;
 
   /// Those of the queries, one after another.
   std::vector<const Linear*> query_maps() const;
@@ -43,6 +62,7 @@ LatentRows latent_rows(const LatentAttention& layer, const at::Tensor& x, const 
 /// The attention [n, H, value] of x [n, D], to be projected. `own` receives the carry of these rows.
 at::Tensor latent_forward(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table,
                           const std::vector<int64_t>& offsets, const Prefix& prefix,
-                          const AttentionSettings& settings, const ModelOps& ops, LatentRows& own);
+                          const AttentionSettings& settings, const ModelOps& ops, const PickingRows& picking,
+                          LatentRows& own);
 
 }  // namespace streambp

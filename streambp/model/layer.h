@@ -35,6 +35,7 @@ struct Rows {
   /// Where the layers read them (Gemma 4): tokens [n], the model's first hidden states [n, D], which are part
   /// of the layer's graph, and where their gradient is added; undefined: nobody wants it.
   at::Tensor tokens, embedded, embedded_gradient;
+  RowPicks* picks = nullptr;  // of the stream, where layers have indexers
 
   int64_t size() const { return end - begin; }
 };

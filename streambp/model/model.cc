@@ -40,7 +40,8 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
             .query_rope = {},
             .tokens = {},
             .embedded = {},
-            .embedded_gradient = {}};
+            .embedded_gradient = {},
+            .picks = picks.get()};
   if (embedded.defined()) {
     rows.tokens = batch.tokens.narrow(0, begin, end - begin);
     rows.embedded = embedded.narrow(0, begin, end - begin);
@@ -63,7 +64,7 @@ void require_lm_head(const Config& config) {
 }
 
 at::ScalarType Model::dtype_of(const std::string& name) const {
-  if (is_correction(name)) return sum_dtype(placement_.dtype);
+  if (is_always_wide(name)) return sum_dtype(placement_.dtype);
   const auto is_of = [&](const char* module) { return name.find(module) != std::string::npos; };
   const bool is_heads = is_of("lm_head.") || (config_.tie_word_embeddings && is_of("embed_tokens."));
   return is_heads ? head_dtype() : placement_.dtype;
@@ -83,9 +84,9 @@ Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
     const MemoryScope scope("weights");
     parameter->value = at::empty(shape.shape, options.dtype(dtype_of(shape.name)));
   }
-  parameter->deferred = trainable && !is_buffer(shape.name) && placement_.defers_gradients;
-  if (trainable && !is_buffer(shape.name) && !placement_.defers_gradients)
-    parameter->gradient = zero_gradient(parameter->value);
+  const bool is_trained = trainable && !is_never_trained(shape.name);
+  parameter->deferred = is_trained && placement_.defers_gradients;
+  if (is_trained && !placement_.defers_gradients) parameter->gradient = zero_gradient(parameter->value);
   by_name_[parameter->name] = parameter.get();
   return *parameters_.emplace_back(std::move(parameter));
 }
@@ -178,13 +179,14 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     const bool adds_one = config.norm_adds_one && !parameter.name.ends_with(".linear_attn.norm.weight") &&
                           !(config.plain_norms && parameter.name == "model.norm.weight");
     if (role == ParameterRole::kConvolution) noise.mul_(kConvolutionDeviation / kDeviation);
-    const bool around_one = (role == ParameterRole::kNorm && !adds_one) || role == ParameterRole::kScalar;
+    const bool around_one = (role == ParameterRole::kNorm && !adds_one) || role == ParameterRole::kScalar ||
+                            parameter.name.ends_with(".indexer.k_norm.weight");
     parameter.value.copy_(around_one ? noise + 1.0 : noise);
   };
   return Model(config, placement, [&](Parameter& parameter, ParameterRole role) {
     draw(parameter, role);
     // The model is the same one, however wide its head is.
-    if (has_values(placement.device) && !is_correction(parameter.name) &&
+    if (has_values(placement.device) && !is_always_wide(parameter.name) &&
         parameter.value.scalar_type() != placement.dtype)
       parameter.value.copy_(parameter.value.to(placement.dtype));
   });
@@ -276,6 +278,7 @@ Stream Model::prepare(const Batch& batch) const {
   }
   if (config_.gemma4.num_kv_shared_layers > 0)
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
+  if (config_.has_indexers()) stream.picks = std::make_shared<RowPicks>(config_.indexer.topk, batch.offsets);
   return stream;
 }
 

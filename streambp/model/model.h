@@ -34,6 +34,7 @@ struct Stream {
   /// layers leave for them is added (undefined: nobody wants it).
   at::Tensor embedded, embedded_gradient;
   std::shared_ptr<SharedKeysValues> shared;  // null where every layer has its own; a pass's own
+  std::shared_ptr<RowPicks> picks;           // null where no layer has an indexer; a pass's own
   std::shared_ptr<RouterBalance> balance;    // null where no loss balances the experts; a pass's own
   std::shared_ptr<RouterChoices> choices;    // null where no layer runs twice; a pass's own
   RouterOutput* router = nullptr;            // of a layer that runs alone, where it is asked for
@@ -238,7 +239,7 @@ class Model {
   at::Tensor looked_up(const at::Tensor& tokens) const;
   void make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   void make_delta_rule(const std::string& name, DecoderLayer::Weights& weights);
-  void make_latent(const std::string& name, DecoderLayer::Weights& weights);
+  void make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   /// Of the parameter `name`: the model's, but of a kCorrection and of what belongs to lm_head.
   at::ScalarType dtype_of(const std::string& name) const;
   /// The gradient of a parameter that has `value`, zero: in the placement's gradient_dtype, or the value's

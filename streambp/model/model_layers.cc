@@ -260,7 +260,7 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
   (rule.settings.beside_attention ? weights.recurrent_out : weights.o_proj) = out;
 }
 
-void Model::make_latent(const std::string& name, DecoderLayer::Weights& weights) {
+void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights) {
   constexpr double kEps = 1e-6;  // of its own norms in transformers, whatever rms_norm_eps says
   const LatentAttentionSettings& settings = config_.latent;
   LatentAttention& latent = weights.latent;
@@ -279,6 +279,12 @@ void Model::make_latent(const std::string& name, DecoderLayer::Weights& weights)
   latent.heads = {latent.kv_b_proj, config_.num_attention_heads, settings.qk_nope_head_dim,
                   settings.qk_rope_head_dim, settings.v_head_dim};
   weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);
+  latent.indexing = config_.indexer;
+  if (!config_.has_indexers() || config_.picker_of(index) != index) return;
+  const std::string in = name + ".indexer.";
+  latent.indexer = {add_map(in + "wq_b", /*bias=*/false), add_map(in + "wk", /*bias=*/false),
+                    add_map(in + "weights_proj", /*bias=*/false), &parameter(in + "k_norm.weight"),
+                    &parameter(in + "k_norm.bias")};
 }
 
 RmsNorm Model::norm_of(const std::string& name) const {
@@ -312,7 +318,7 @@ DecoderLayer Model::make_layer(int64_t index) {
   const bool mixes = config_.has_mixer(index);
   if (mixes && config_.is_recurrent(index)) make_delta_rule(prefix + modules.recurrence, weights);
   if (config_.attends(index) && config_.is_latent()) {
-    make_latent(prefix + "self_attn", weights);
+    make_latent(prefix + "self_attn", index, weights);
   } else if (config_.attends(index)) {
     make_attention(prefix + modules.attention, index, weights);
   }

@@ -162,6 +162,7 @@ at::Tensor streamed_hidden_states(Model& model, const Stream& stream, int64_t ch
   const at::NoGradGuard no_grad;
   Keep nothing;
   nothing.first = static_cast<int64_t>(model.layers().size());
+  if (stream.picks != nullptr) stream.picks->keep_none();
   StreamedForward forward(model, stream, chunk, nothing, part);
   forward.run(nothing.first);
   return forward.take_hidden();

@@ -51,6 +51,7 @@ void StreamedForward::drop(int64_t layer) {
   inputs_[layer].reset();
   kept_[layer].reset();
   if (stream_.shared != nullptr) stream_.shared->drop(layer);
+  if (stream_.picks != nullptr) stream_.picks->drop(layer);
 }
 
 bool StreamedForward::is_kept(int64_t layer) const {

@@ -125,6 +125,19 @@ struct LatentAttentionSettings {
   bool operator==(const LatentAttentionSettings&) const = default;
 };
 
+/// Sparse attention (DeepSeek V3.2, GLM-5): beside latent attention a layer has an indexer, a few heads with
+/// keys of their own, by whose scores each row picks the earlier rows that its attention sees. No gradient
+/// reaches a choice, so its parameters are never trained.
+struct IndexerSettings {
+  int64_t topk = 0;          // rows that a row sees at most; 0: the model has no indexers
+  int64_t heads = 0;         // index_n_heads
+  int64_t head_dim = 0;      // index_head_dim
+  bool interleaved = false;  // glm_moe_dsa: entries 2i and 2i + 1 of the indexer's heads rotate together
+  std::vector<bool> shared;  // glm_moe_dsa, of each layer: it sees what a layer below has picked
+
+  bool operator==(const IndexerSettings&) const = default;
+};
+
 /// What differs in Gemma 4 from layer to layer, and what its layers read but the layer below. See Config for
 /// those that see all tokens.
 struct Gemma4Settings {
@@ -217,6 +230,7 @@ struct Config {
                                        // then recurrent, with no state) or its second. Empty: none does
   DeltaRuleSettings delta_rule;
   LatentAttentionSettings latent;
+  IndexerSettings indexer;
   Gemma4Settings gemma4;
   MixtureSettings mixture;
   /// The embedding's padding_idx: its row gets no gradient from the input's side, even where the token is
@@ -251,6 +265,12 @@ struct Config {
   int64_t intermediate_size_of(int64_t layer) const {
     return shares_keys_values(layer) && gemma4.use_double_wide_mlp ? 2 * intermediate_size
                                                                    : intermediate_size;
+  }
+  bool has_indexers() const { return indexer.topk > 0; }
+  /// The layer whose indexer picks what this one sees: itself, or the nearest below that has one.
+  int64_t picker_of(int64_t layer) const {
+    while (!indexer.shared.empty() && indexer.shared[static_cast<size_t>(layer)]) --layer;
+    return layer;
   }
   bool keys_are_values(int64_t layer) const { return is_global(layer) && gemma4.attention_k_eq_v; }
   /// Whether a layer reads keys and values of one below; which one that is; and whether a layer's are read
@@ -310,6 +330,7 @@ enum class ParameterRole {
   kPerHead,      // [heads]: sinks of attention, decays
   kCorrection,   // [experts]: of a router's choice; never trained, float32 or wider in every model
   kScalar,       // [1]: of a layer's output; never trained
+  kIndexer,      // of an indexer's maps and norm: never trained
   kHead,         // lm_head.weight or score.weight
 };
 
@@ -329,6 +350,22 @@ inline bool is_correction(const std::string& name) {
 /// Whether a parameter of this name is a buffer in transformers, which no optimizer sees.
 inline bool is_buffer(const std::string& name) {
   return is_correction(name) || name.ends_with(".layer_scalar");
+}
+
+/// Whether a parameter of this name, an adapter's included, belongs to an indexer: it is a parameter in
+/// transformers too, and no gradient ever reaches it.
+inline bool is_of_indexer(const std::string& name) {
+  return name.find(".indexer.") != std::string::npos;
+}
+
+/// Whether a parameter of this name never has a gradient.
+inline bool is_never_trained(const std::string& name) {
+  return is_buffer(name) || is_of_indexer(name);
+}
+
+/// Whether a parameter of this name is float32 or wider in every model.
+inline bool is_always_wide(const std::string& name) {
+  return is_correction(name) || name.ends_with(".indexer.weights_proj.weight");
 }
 
 /// "model.norm" of "model.norm.weight".

@@ -29,8 +29,8 @@ void refuse_unsupported(const ConfigReader& settings, const Family& family) {
                 family.bidirectional != nullptr ? json(family.bidirectional) : json(false));
   // A choice of keys by a second, small attention, whose indices no gradient reaches.
   for (const char* key : {"index_topk", "index_n_heads", "index_head_dim"}) {
-    if (settings.find(key) != nullptr)
-      settings.refuse(key, "none: sparse attention by an indexer (DeepSeek V3.2, GLM-5) is not supported");
+    if (family.indexers == Indexers::kNone && settings.find(key) != nullptr)
+      settings.refuse(key, "none: of this model_type no class in transformers has indexers");
   }
   if (!family.pretraining_tp_unread) settings.only("pretraining_tp", 1);
 }
@@ -91,6 +91,7 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   }
   config.attention_scale = 1.0 / std::sqrt(scale_of);
   if (family.latent) parse_latent(settings, config);
+  if (family.indexers != Indexers::kNone) parse_indexer(settings, family, config);
   config.attn_logit_softcapping = softcap(settings, "attn_logit_softcapping", family.attn_softcapping);
   config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", family.final_softcapping);
 }

@@ -25,6 +25,21 @@ std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
   return sparse;
 }
 
+constexpr const char* kMlpTypes = "mlp_layer_types";
+
+// A word for each layer.
+std::vector<bool> sparse_by_types(const ConfigReader& settings, int64_t layers) {
+  const json& types = *settings.find(kMlpTypes);
+  std::vector<bool> sparse;
+  bool good = types.is_array() && types.size() == static_cast<std::size_t>(layers);
+  for (std::size_t i = 0; good && i < types.size(); ++i) {
+    good = types[i] == "dense" || types[i] == "sparse";
+    sparse.push_back(types[i] == "sparse");
+  }
+  if (!good) settings.refuse(kMlpTypes, fmt::format("dense or sparse for each of the {} layers", layers));
+  return sparse;
+}
+
 // Scores are corrected sigmoids, whose sum DeepSeek V3's class and its kin keep from 0.
 void set_sigmoids(MixtureSettings& mixture) {
   mixture.sigmoid_scores = mixture.corrected = true;
@@ -118,6 +133,10 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& fa
   // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
   settings.only("output_router_logits", false);
   settings.only("router_aux_loss_coef", 0);
+  if (family.by_layer_types && settings.find(kMlpTypes) != nullptr) {
+    mixture.sparse = sparse_by_types(settings, layers);
+    return;
+  }
   const int64_t dense = settings.size_from_zero("first_k_dense_replace", kMaxLayers, family.dense_layers);
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
 }

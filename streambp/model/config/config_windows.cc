@@ -124,6 +124,14 @@ bool has_switch(WindowLayers layers) {
 
 void parse_windows(const ConfigReader& settings, const Family& family, Config& config) {
   const FamilyWindows& windows = family.windows;
+  const auto count = static_cast<std::size_t>(config.num_hidden_layers);
+  if (family.indexers != Indexers::kNone) {
+    // What transformers makes of them, and writes.
+    settings.only("layer_types", std::vector<std::string>(count, "indexed_attention"));
+    settings.only("sliding_window", nullptr);
+    config.windows.assign(count, 0);
+    return;
+  }
   LocalLayers layers = local_layers(settings, windows, config);
   if (const json* const types = settings.find("layer_types")) {
     std::vector<bool> local = parse_layer_types(settings, *types, config.num_hidden_layers);

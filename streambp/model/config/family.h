@@ -112,6 +112,13 @@ enum class Router {
   kNextToMlp,    // Gemma 4's
 };
 
+/// Which layers have an indexer.
+enum class Indexers {
+  kNone,
+  kOfEachLayer,
+  kByType,  // indexer_types: the others see what a layer below has picked
+};
+
 struct FamilyExperts {
   Router router = Router::kNone;
   bool two_names = false;        // num_local_experts as good as num_experts
@@ -129,6 +136,7 @@ struct FamilyExperts {
   // Of kGrouped, where the keys are absent.
   int64_t experts = 0, width = 0, groups = 1, topk_groups = 1, dense_layers = 1;
   double scale = 1.0;
+  bool by_layer_types = false;  // mlp_layer_types says more than first_k_dense_replace
 };
 
 /// A multimodal model of which the family may be the text part.
@@ -200,9 +208,11 @@ struct Family {
   bool pretraining_tp_unread = false;   // a published file holds another number than 1
   const char* bidirectional = nullptr;  // what use_bidirectional_attention may say besides false
   bool latent = false;                  // latent attention
-  bool recurrent = false;               // some layers have the gated delta rule
-  bool fused_recurrence = false;        // in_proj_qkvz and in_proj_ba
-  bool convolutions = false;            // instead of the delta rule, and LFM2's keys of sizes
+  Indexers indexers = Indexers::kNone;
+  int64_t index_heads = 64;       // index_n_heads where it is absent
+  bool recurrent = false;         // some layers have the gated delta rule
+  bool fused_recurrence = false;  // in_proj_qkvz and in_proj_ba
+  bool convolutions = false;      // instead of the delta rule, and LFM2's keys of sizes
   std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
   const char* mlp_width = "intermediate_size";
   FamilyModules modules = {};

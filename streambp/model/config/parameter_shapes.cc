@@ -92,7 +92,19 @@ class ShapeList {
       shapes_.push_back({in + "sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
   }
 
-  void latent_attention(const std::string& at) {
+  void indexer(const std::string& in) {
+    const IndexerSettings& indexer = config_.indexer;
+    const auto add = [&](const char* name, std::vector<int64_t> shape) {
+      shapes_.push_back({in + name, std::move(shape), ParameterRole::kIndexer});
+    };
+    add("wq_b.weight", {indexer.heads * indexer.head_dim, config_.latent.q_lora_rank});
+    add("wk.weight", {indexer.head_dim, config_.hidden_size});
+    add("k_norm.weight", {indexer.head_dim});
+    add("k_norm.bias", {indexer.head_dim});
+    add("weights_proj.weight", {indexer.heads, config_.hidden_size});
+  }
+
+  void latent_attention(const std::string& at, int64_t layer) {
     const LatentAttentionSettings& latent = config_.latent;
     const int64_t hidden = config_.hidden_size, heads = config_.num_attention_heads;
     const std::string in = at + "self_attn.";
@@ -109,6 +121,7 @@ class ShapeList {
     norm(in + "kv_a_layernorm", latent.kv_lora_rank);
     linear(in + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank);
     linear(in + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
+    if (config_.has_indexers() && config_.picker_of(layer) == layer) indexer(in + "indexer.");
   }
 
   void dense_mlp(const std::string& at, int64_t width) {
@@ -263,7 +276,7 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
     const bool mixes = config.has_mixer(layer);
     if (mixes && config.is_recurrent(layer)) list.delta_rule(at);
     if (config.attends(layer) && config.is_latent()) {
-      list.latent_attention(at);
+      list.latent_attention(at, layer);
     } else if (config.attends(layer)) {
       list.attention(at, layer);
     }

@@ -42,6 +42,26 @@ inline constexpr const char* kDeepseekV3 = R"({"n_routed_experts": 256, "num_exp
   "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
   "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096,
   "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
+inline constexpr const char* kDeepseekV32 = R"({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
+  "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128, "rope_scaling": {"rope_type": "yarn",
+  "factor": 40.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+  "mscale_all_dim": 1.0}})";
+inline constexpr const char* kGlm5 = R"({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": true,
+  "first_k_dense_replace": 3, "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64,
+  "v_head_dim": 256, "index_topk": 2048, "index_n_heads": 32, "index_head_dim": 128})";
+inline constexpr const char* kDeepseekV32Tiny = R"({"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 12,
+  "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "q_lora_rank": 10, "kv_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+  "v_head_dim": 7, "index_topk": 3, "index_n_heads": 3, "index_head_dim": 10, "rope_scaling": {"rope_type": "yarn",
+  "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 0.7, "mscale_all_dim": 0.9}})";
+inline constexpr const char* kGlmMoeDsaTiny = R"({"mlp_layer_types": ["dense", "sparse", "dense", "sparse"], "n_routed_experts": 4,
+  "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+  "routed_scaling_factor": 1.3, "q_lora_rank": 9, "kv_lora_rank": 11, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6,
+  "v_head_dim": 13, "attention_bias": true, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 8,
+  "indexer_types": ["full", "shared", "full", "shared"]})";
 inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,

@@ -94,6 +94,15 @@ struct LatentCall {
   Prefix prefix;  // latents and rotated keys
   AttentionSettings settings;
   LatentHeads heads;
+  PickedRows picked;
+
+  bool picks() const { return picked.picks.defined(); }
+  /// Latents and rotated keys of the prefix and of the rows themselves, one after the other.
+  at::Tensor all_latents() const { return after_prefix(prefix.keys, latents); }
+  at::Tensor all_rotated() const { return after_prefix(prefix.values, rotated); }
+  at::Tensor after_prefix(const at::Tensor& earlier, const at::Tensor& own) const {
+    return prefix.size() > 0 ? at::cat({earlier, own}) : own;
+  }
 
   /// Calls body(group) for group after group. In a dry run the first, which is as large as any, stands for
   /// all.
@@ -112,6 +121,18 @@ struct LatentCall {
   }
 };
 
+/// Of a group of heads.
+AttentionBlock forward(const LatentCall& call, const HeadGroup& group) {
+  if (call.picks()) {
+    const Prefix all = group.expand(call.all_latents(), call.all_rotated());
+    return picked_attention(group.of(call.q), all.keys, all.values, call.offsets, call.picked,
+                            call.settings.scoring.scale);
+  }
+  const Prefix own = group.expand(call.latents, call.rotated);
+  return attention_forward(group.of(call.q), own.keys, own.values, call.offsets, call.expanded_prefix(group),
+                           call.settings);
+}
+
 AttentionBlock forward(const LatentCall& call) {
   const at::NoGradGuard no_grad;
   const int64_t n = call.q.size(0), heads = call.heads.heads;
@@ -119,9 +140,7 @@ AttentionBlock forward(const LatentCall& call) {
                      at::empty({n, heads}, call.q.options().dtype(sum_dtype(call.q)))};
   call.for_each_group([&](const HeadGroup& group) {
     const MemoryScope scope("latent keys and values");
-    const Prefix own = group.expand(call.latents, call.rotated);
-    const AttentionBlock part = attention_forward(group.of(call.q), own.keys, own.values, call.offsets,
-                                                  call.expanded_prefix(group), call.settings);
+    const AttentionBlock part = forward(call, group);
     group.part_of(all.output).copy_(part.output.narrow(2, 0, call.heads.value));
     group.part_of(all.log_sum_exp).copy_(part.log_sum_exp);
     if (!part.remainder.defined()) return;
@@ -131,13 +150,40 @@ AttentionBlock forward(const LatentCall& call) {
   return all;
 }
 
+at::Tensor wide_zeros(const at::Tensor& like) {
+  return at::zeros(like.sizes(), like.options().dtype(sum_dtype(like)));
+}
+
+/// The same where rows are picked: prefix and own rows are one run of keys.
+std::vector<at::Tensor> backward_picked(const LatentCall& call, const at::Tensor& dy,
+                                        const AttentionBlock& saved) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor latents = call.all_latents(), rotated = call.all_rotated();
+  at::Tensor d_q = at::empty(call.q.sizes(), call.q.options());
+  const at::Tensor d_latents = wide_zeros(latents), d_rotated = wide_zeros(rotated);
+  call.for_each_group([&](const HeadGroup& group) {
+    const MemoryScope scope("latent keys and values");
+    const Prefix all = group.expand(latents, rotated);
+    const AttentionBlockGradients part =
+        picked_attention_backward(group.of(dy), group.part_of(saved.log_sum_exp), group.of(call.q), all.keys,
+                                  all.values, call.offsets, call.picked, call.settings.scoring.scale);
+    group.part_of(d_q).copy_(part.d_queries.narrow(2, 0, call.heads.key()));
+    group.backward(part.d_keys, part.d_values, latents, d_latents, d_rotated);
+  });
+  const int64_t earlier = call.prefix.size(), n = call.q.size(0);
+  if (earlier > 0 && call.prefix.key_gradients.defined()) {
+    call.prefix.key_gradients.add_(d_latents.narrow(0, 0, earlier));
+    call.prefix.value_gradients.add_(d_rotated.narrow(0, 0, earlier));
+  }
+  return {d_q, d_latents.narrow(0, earlier, n).to(call.latents.scalar_type()),
+          d_rotated.narrow(0, earlier, n).to(call.rotated.scalar_type())};
+}
+
 std::vector<at::Tensor> backward(const LatentCall& call, const at::Tensor& dy, const AttentionBlock& saved) {
   const at::NoGradGuard no_grad;
-  const auto wide = [](const at::Tensor& like) {
-    return at::zeros(like.sizes(), like.options().dtype(sum_dtype(like)));
-  };
+  if (call.picks()) return backward_picked(call, dy, saved);
   at::Tensor d_q = at::empty(call.q.sizes(), call.q.options());
-  const at::Tensor d_latents = wide(call.latents), d_rotated = wide(call.rotated);
+  const at::Tensor d_latents = wide_zeros(call.latents), d_rotated = wide_zeros(call.rotated);
   const Prefix& prefix = call.prefix;
   // The projection has a part in the prefix's keys even where nobody wants the gradient of its latents.
   const bool goes_to_prefix =
@@ -147,8 +193,8 @@ std::vector<at::Tensor> backward(const LatentCall& call, const at::Tensor& dy, c
     const Prefix own = group.expand(call.latents, call.rotated);
     Prefix earlier = call.expanded_prefix(group);
     if (goes_to_prefix) {
-      earlier.key_gradients = wide(earlier.keys);
-      earlier.value_gradients = wide(earlier.values);
+      earlier.key_gradients = wide_zeros(earlier.keys);
+      earlier.value_gradients = wide_zeros(earlier.values);
     }
     AttentionBlock result{group.of(saved.output).contiguous(), group.part_of(saved.log_sum_exp).contiguous()};
     if (saved.remainder.defined()) result.remainder = group.of(saved.remainder).contiguous();
@@ -172,8 +218,10 @@ int64_t latent_group(const LatentHeads& heads, int64_t tokens, int64_t element_s
 
 at::Tensor latent_attention(const at::Tensor& q, const at::Tensor& latents, const at::Tensor& rotated,
                             const std::vector<int64_t>& offsets, const Prefix& prefix,
-                            const AttentionSettings& settings, const LatentHeads& heads) {
-  const LatentCall call{q.detach(), latents.detach(), rotated.detach(), offsets, prefix, settings, heads};
+                            const AttentionSettings& settings, const LatentHeads& heads,
+                            const PickedRows& picked) {
+  const LatentCall call{q.detach(), latents.detach(), rotated.detach(), offsets, prefix, settings, heads,
+                        picked};
   const AttentionBlock all = forward(call);
   return differentiable({q, latents, rotated}, all.output, "latent_attention",
                         [call, all](std::vector<at::Tensor>&& dy) { return backward(call, dy[0], all); });

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/ops/attention/attention.h"
+#include "streambp/ops/attention/picked_attention.h"
 #include "streambp/ops/linear.h"
 
 namespace streambp {
@@ -34,12 +35,14 @@ struct LatentHeads {
 /// How many heads are run at a time over `tokens` tokens, own and earlier ones.
 int64_t latent_group(const LatentHeads& heads, int64_t tokens, int64_t element_size);
 
-/// attention() for q [n, H, nope + rope], whose last entries are rotated, over the keys and values of
-/// `latents` [n, 1, L] and `rotated` [n, 1, rope], and of those of `prefix`, its keys and values. Returns [n,
-/// H, value]. Keeps q, the latents, the result and its log-sum-exps. The backward pass adds the gradient of
-/// the projection, which must outlive the graph, and the prefix's where somebody wants them.
+/// attention(), or where `picked` says which rows are seen picked_attention(), for q [n, H, nope + rope],
+/// whose last entries are rotated, over the keys and values of `latents` [n, 1, L] and `rotated` [n, 1,
+/// rope], and of those of `prefix`, its keys and values. Returns [n, H, value]. Keeps q, the latents, the
+/// result and its log-sum-exps. The backward pass adds the gradient of the projection, which must outlive the
+/// graph, and the prefix's where somebody wants them.
 at::Tensor latent_attention(const at::Tensor& q, const at::Tensor& latents, const at::Tensor& rotated,
                             const std::vector<int64_t>& offsets, const Prefix& prefix,
-                            const AttentionSettings& settings, const LatentHeads& heads);
+                            const AttentionSettings& settings, const LatentHeads& heads,
+                            const PickedRows& picked = {});
 
 }  // namespace streambp

@@ -23,6 +23,8 @@ from .state import module_settings, notes_on
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 CORRECTIONS = (".e_score_correction_bias", ".expert_bias")  # a router's buffer, or ERNIE's parameter
+# Parameters that transformers keeps in float32 whatever the model's dtype: an indexer's weights of its heads.
+WIDE = (*CORRECTIONS, ".indexer.weights_proj.weight", ".indexer.weights_proj.base_layer.weight")
 BUFFERS = (*CORRECTIONS, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 
@@ -74,7 +76,7 @@ class Weights:
         self._of_head = ("lm_head.", f"{'model.language_model' if is_whole(self.base) else 'model'}.embed_tokens.") if self._tied else ("lm_head.",)
         self.dtype, self.head_dtype, self.device = self._dtypes_and_device()
         # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
-        self._engine_names |= {name: ((self._engine_name(name), self._wide),) for name in self.names if name.endswith(CORRECTIONS)}
+        self._engine_names |= {name: ((self._engine_name(name), self._wide),) for name in self.names if name.endswith(WIDE)}
 
     def _tensors(self):
         """(name, tensor) of the base's parameters, then of the buffers that are parameters to the engine, which never have a gradient."""
@@ -110,7 +112,7 @@ class Weights:
         head_dtype = torch.float32 if half and head and all(parameter.dtype == torch.float32 for _, parameter in head) else first.dtype
         for name, parameter in taking_part:
             expected = head_dtype if name.startswith(self._of_head) else first.dtype
-            if parameter.dtype != expected and not name.endswith(CORRECTIONS):
+            if parameter.dtype != expected and not name.endswith(WIDE):
                 cure = ("load the adapter with autocast_adapter_dtype=False" if is_adapter_name(name) and self.adapter
                         else "convert the model with model.to(dtype)")
                 raise InputError(f"{name} is {_short(parameter.dtype)}, {first_name} {_short(first.dtype)}: expected one dtype; {cure}")
@@ -230,9 +232,9 @@ def config_json(base, of_modules):
 
 
 def without_gradient(name, tensor):
-    """`tensor`, or what shares its storage where it corrects a choice of experts: that has no gradient in any model, but ERNIE's is a parameter,
-    which transformers may load as a trained one."""
-    return tensor.detach() if name.endswith(CORRECTIONS) else tensor
+    """`tensor`, or what shares its storage where it is for a choice alone, which has no gradient: it corrects one of experts (ERNIE's is a
+    parameter, which transformers may load as a trained one), or belongs to an indexer, an adapter's included."""
+    return tensor.detach() if name.endswith(CORRECTIONS) or ".indexer." in name else tensor
 
 
 def _views(name, shape, whole_experts):

@@ -1,0 +1,34 @@
+// Attention in which each row sees those earlier rows alone that have been picked for it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/attention/attention_kernels.h"
+
+namespace streambp {
+
+/// Picks [n, topk] int32 of n rows as RowPicks has them: numbers of rows within each row's sequence, to be
+/// read where a row sees more than topk. Undefined: each row sees all rows up to itself.
+struct PickedRows {
+  at::Tensor picks;
+  /// The most that a tile's scores may take, but for one row's.
+  int64_t tile_bytes = int64_t{64} << 20;
+};
+
+/// softmax(scale scores) v for q [n, H, E] over k and v [P + n, H, E], of which the first P are the earlier
+/// rows of the sequence that q's first rows continue. `offsets` (0 first, n last) cut q's rows into
+/// sequences. In tiles of some rows of q over all of the rows that the last of them may see, under a mask:
+/// any device and dtype, and in float32 or wider.
+AttentionBlock picked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const std::vector<int64_t>& offsets, const PickedRows& picked, double scale);
+
+/// Its backward pass for dy [n, H, E]. The gradients of k and v are float32 or wider.
+AttentionBlockGradients picked_attention_backward(const at::Tensor& dy, const at::Tensor& log_sum_exp,
+                                                  const at::Tensor& q, const at::Tensor& k,
+                                                  const at::Tensor& v, const std::vector<int64_t>& offsets,
+                                                  const PickedRows& picked, double scale);
+
+}  // namespace streambp

@@ -1,0 +1,64 @@
+// The earlier rows that indexers have picked for each row of a stream, for layers that run more than once or
+// see another layer's picks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+namespace streambp {
+
+/// What the indexers of a stream have picked, layer by layer. A layer that runs again takes the picks of its
+/// first run, whose last bits another product need not repeat: a nearly tied row would change places, and the
+/// gradient would be that of another function. So nothing an indexer holds outlives its layer's forward pass
+/// but the picks, 4 topk bytes a row.
+/// The forward pass takes a layer's rows from first to last.
+class RowPicks {
+ public:
+  /// For a stream whose sequences begin at `offsets`, its end last.
+  RowPicks(int64_t topk, const std::vector<int64_t>& offsets);
+
+  int64_t topk() const { return topk_; }
+
+  /// Whether any sequence is longer than what a row may see: else nothing is ever picked.
+  bool are_needed() const { return needed_; }
+
+  /// Whether the layer's rows before `end` have run.
+  bool are_known(int64_t layer, int64_t end) const;
+
+  /// The picks [n, topk] int32 of rows [begin, begin + n), which have run, as numbers of rows in their own
+  /// sequences; of rows that see no more than topk rows anything.
+  at::Tensor find(int64_t layer, int64_t begin, int64_t n) const;
+
+  /// Memory for the same of a layer, to be written.
+  at::Tensor room(int64_t layer, int64_t begin, int64_t n, c10::Device device);
+
+  /// Takes over the indexer's keys [n, E] of rows from `begin` on; returns those of [first, begin + n).
+  at::Tensor add_keys(int64_t layer, int64_t first, int64_t begin, const at::Tensor& keys);
+
+  /// The layer's rows before `end` have their picks.
+  void finish(int64_t layer, int64_t end);
+
+  /// No backward pass follows: a layer's picks are let go of once a layer above has its own.
+  void keep_none() { keeps_ = false; }
+
+  /// A layer's picks are not asked for again.
+  void drop(int64_t layer) { layers_.erase(layer); }
+
+ private:
+  struct OfLayer {
+    at::Tensor picks;  // [N, topk] int32, undefined until a row picks
+    at::Tensor keys;   // [N, E], until the last row has run
+    int64_t end = 0;   // of the rows that have run
+  };
+
+  int64_t topk_;
+  int64_t tokens_;
+  bool needed_ = false;
+  bool keeps_ = true;
+  std::map<int64_t, OfLayer> layers_;
+};
+
+}  // namespace streambp
