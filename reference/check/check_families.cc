@@ -218,6 +218,8 @@ ModelConfig tiny_qwen3_next() {
   return config;
 }
 
+}  // namespace
+
 /// Its first layer is dense, and the experts are two groups.
 ModelConfig tiny_deepseek_v3() {
   ModelConfig config = tiny_model();
@@ -237,28 +239,7 @@ ModelConfig tiny_deepseek_v3() {
   return config;
 }
 
-/// Queries without a latent, and all groups open.
-ModelConfig tiny_deepseek_v3_small() {
-  ModelConfig config = tiny_deepseek_v3();
-  config.qkv_bias = false;
-  config.o_bias = false;
-  config.rope = {};
-  config.rope_interleaved = false;
-  config.latent.q_lora_rank = 0;
-  config.mixture.n_group = 1;
-  config.mixture.norm_topk_prob = false;
-  return config;
-}
-
-ModelConfig tiny_glm4_moe() {
-  ModelConfig config = tiny_model();
-  config.qk_norm = true;
-  config.qkv_bias = true;
-  config.rotary_dim = 2;
-  config.mixture = tiny_deepseek_v3().mixture;
-  config.mixture.routed_scaling_factor = 1.0;  // more makes it too steep for differences
-  return config;
-}
+namespace {
 
 ModelConfig tiny_minimax_m2() {
   ModelConfig config = tiny_model();
@@ -314,14 +295,17 @@ ModelConfig tiny_gemma4_moe() {
   return config;
 }
 
+ModelConfig tiny_qwen2() {
+  ModelConfig config = tiny_model();
+  config.qkv_bias = true;
+  config.tie_word_embeddings = true;
+  config.windows = {0, 2};
+  return config;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
-  ModelConfig qwen2 = tiny_model();
-  qwen2.qkv_bias = true;
-  qwen2.tie_word_embeddings = true;
-  qwen2.windows = {0, 2};
-
   ModelConfig qwen3 = tiny_model();
   qwen3.qk_norm = true;
   qwen3.num_attention_heads = 4;
@@ -354,7 +338,7 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
   phi3.rope.short_factor = {1.0, 1.1};
   phi3.rope.long_factor = {1.7, 3.1};
   phi3.rope.attention_factor = 1.3;
-  return {{"qwen2", qwen2},
+  return {{"qwen2", tiny_qwen2()},
           {"qwen3", qwen3},
           {"llama", llama},
           {"llama with yarn", yarn},
@@ -378,6 +362,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"qwen3_next", tiny_qwen3_next()},
           {"deepseek_v3", tiny_deepseek_v3()},
           {"deepseek_v3 without a latent of the queries", tiny_deepseek_v3_small()},
+          {"deepseek_v32", tiny_deepseek_v32()},
+          {"glm_moe_dsa", tiny_glm_moe_dsa()},
           {"glm4_moe", tiny_glm4_moe()},
           {"gemma4", tiny_gemma4()},
           {"gemma4 with per-layer inputs", tiny_gemma4_per_layer()},

@@ -15,6 +15,21 @@ ModelConfig tiny_model();
 /// Four experts in the `sparse` layers, of which a token has two.
 MixtureSettings tiny_experts(std::vector<bool> sparse);
 
+/// A dense layer and one with experts, whose attention is latent.
+ModelConfig tiny_deepseek_v3();
+
+/// The same, whose queries have no latent, and all groups of experts are open.
+ModelConfig tiny_deepseek_v3_small();
+
+/// Its experts behind attention in which half of a head rotates.
+ModelConfig tiny_glm4_moe();
+
+/// tiny_deepseek_v3(), of whose tokens each sees two.
+ModelConfig tiny_deepseek_v32();
+
+/// The same, and the second layer sees what the first has picked.
+ModelConfig tiny_glm_moe_dsa();
+
 /// One layer of either kind, in groups of which two heads share B and C.
 ModelConfig tiny_granite_hybrid();
 

@@ -114,6 +114,11 @@ SequenceSplit::SequenceSplit(const Config& config, const std::vector<int64_t>& o
       of_rank_(static_cast<size_t>(std::max<int64_t>(ranks, 0))) {
   if (ranks < 1 || offsets.back() < ranks)
     throw InputError("{} rows over {} ranks, expected at least one row on every rank", offsets.back(), ranks);
+  if (config.has_indexers() && ranks > 1)
+    throw InputError(
+        "rows of {} over {} ranks: its indexers pick among the rows of a whole sequence, expected whole "
+        "sequences on every rank (data parallelism)",
+        config.family, ranks);
   const SequenceWork work(config);
   if (contiguous_) {
     cut_contiguously(work, offsets, ranks);

@@ -30,6 +30,7 @@ class LayerFlops {
       for (const Linear* map : latent.query_maps()) queries_.add(*map);
       keys_values_.add(*latent.kv_a_proj);
       expansion_.add(*latent.kv_b_proj);
+      indexer_ = indexer_flops(weights, lengths);
     } else if (config.attends(index)) {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
@@ -52,6 +53,9 @@ class LayerFlops {
            runs.attention * 2.0 * attention_;
   }
 
+  /// Of the layer's first run alone, whose picks all others take.
+  double indexer() const { return indexer_; }
+
   double backward(const LayerRuns& runs) const {
     return tokens_ * (queries_.backward + gates_.backward +
                       (1.0 + runs.keys_values_backward) * keys_values_.backward + output_.backward +
@@ -62,8 +66,9 @@ class LayerFlops {
 
  private:
   double tokens_;
-  double attention_ = 0.0;  // one product of scores, or with them
-  DeltaRuleFlops rule_;     // of a recurrent layer
+  double attention_ = 0.0;  // one product of scores, or with them; of picked rows those that a mask hides too
+  double indexer_ = 0.0;
+  DeltaRuleFlops rule_;  // of a recurrent layer
   MapFlops queries_, gates_, keys_values_, output_, mlp_, down_;
   MapFlops expansion_;  // of latents to keys and values: in every run of attention, and in its backward pass
 };
@@ -103,6 +108,7 @@ double hardware_flops(const Model& model, const Batch& batch, const Objective& o
     const LayerFlops layer = layer_of(model, i);
     const bool joined = i + 1 == layers && joins_head(model, objective, settings);
     const LayerRuns runs = kind.layer_runs(settings, lengths, model.config(), i, joined);
+    flops += layer.indexer();
     flops +=
         i < first ? layer.forward({.prefixes = runs.prefixes}) : layer.forward(runs) + layer.backward(runs);
     if (kind.rebuild_runs == nullptr) continue;
@@ -124,8 +130,8 @@ double forward_flops(const Model& model, const Batch& batch) {
   for (size_t i = 0; i < model.layers().size(); ++i) {
     const auto layer = static_cast<int64_t>(i);
     const double prefixes = runs_of(by_chunks, lengths, model.config(), layer, /*joined=*/false).prefixes;
-    flops +=
-        LayerFlops(model.config(), model.layers()[i], layer, tokens, lengths).forward({.prefixes = prefixes});
+    const LayerFlops of_layer(model.config(), model.layers()[i], layer, tokens, lengths);
+    flops += of_layer.indexer() + of_layer.forward({.prefixes = prefixes});
   }
   return flops;
 }

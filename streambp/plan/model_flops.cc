@@ -39,6 +39,20 @@ std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& we
 
 }  // namespace
 
+double indexer_flops(const DecoderLayer::Weights& weights, const std::vector<int64_t>& lengths) {
+  const Indexer& indexer = weights.latent.indexer;
+  const IndexerSettings& settings = weights.latent.indexing;
+  const bool picks =
+      std::any_of(lengths.begin(), lengths.end(), [&](int64_t length) { return length > settings.topk; });
+  if (indexer.wk == nullptr || !picks) return 0.0;
+  MapFlops maps;
+  for (const Linear* map : {indexer.wq_b, indexer.wk, indexer.weights_proj}) maps.add(*map);
+  double tokens = 0.0;
+  for (const int64_t length : lengths) tokens += static_cast<double>(length);
+  return tokens * maps.forward + 2.0 * static_cast<double>(settings.heads * (settings.head_dim + 1)) *
+                                     visible_pairs(lengths, /*window=*/0);
+}
+
 double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
   const Config& config = model.config();
   double tokens = 0.0;
@@ -64,7 +78,10 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     const auto layer = static_cast<int64_t>(i);
     if (!config.attends(layer)) continue;
     const int64_t both = config.query_width(layer) + config.attention_width(layer);
-    flops += (goes_back ? 6.0 : 2.0) * static_cast<double>(both) * visible_pairs(lengths, config.windows[i]);
+    // Of picked rows as many are seen as a window of that size shows.
+    const int64_t window = config.has_indexers() ? config.indexer.topk : config.windows[i];
+    flops += (goes_back ? 6.0 : 2.0) * static_cast<double>(both) * visible_pairs(lengths, window) +
+             indexer_flops(weights, lengths);
   }
   if (!model.has_head()) return flops;
   MapFlops head;

@@ -21,7 +21,14 @@ namespace streambp::plan {
 ///
 /// A frozen weight (under LoRA the whole base) has no gradient: 4 for its 6; an adapter's weights are trained
 /// ones. A layer below all that is trained has no backward pass: a third of its terms.
+///
+/// Of the pairs those that are picked count where indexers pick, and the indexers' own scores and maps,
+/// forward alone.
 double model_flops(const Model& model, const std::vector<int64_t>& lengths);
+
+/// Operations of a layer's indexer over sequences of the given lengths; 0 without one, or where nothing is
+/// picked.
+double indexer_flops(const DecoderLayer::Weights& weights, const std::vector<int64_t>& lengths);
 
 /// Tokens of each sequence of a batch whose sequences begin at `offsets`, its end last.
 std::vector<int64_t> sequence_lengths(const std::vector<int64_t>& offsets);

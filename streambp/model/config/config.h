@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "streambp/model/config/parameter_names.h"
 #include "streambp/ops/activation.h"
 
 namespace streambp {
@@ -341,37 +342,6 @@ struct ParameterShape {
   ParameterRole role = ParameterRole::kWeight;
   bool of_expert = false;  // of a mixture's
 };
-
-/// Whether a parameter of this name has the role kCorrection.
-inline bool is_correction(const std::string& name) {
-  return name.ends_with(".e_score_correction_bias") || name.ends_with(".expert_bias");
-}
-
-/// Whether a parameter of this name is a buffer in transformers, which no optimizer sees.
-inline bool is_buffer(const std::string& name) {
-  return is_correction(name) || name.ends_with(".layer_scalar");
-}
-
-/// Whether a parameter of this name, an adapter's included, belongs to an indexer: it is a parameter in
-/// transformers too, and no gradient ever reaches it.
-inline bool is_of_indexer(const std::string& name) {
-  return name.find(".indexer.") != std::string::npos;
-}
-
-/// Whether a parameter of this name never has a gradient.
-inline bool is_never_trained(const std::string& name) {
-  return is_buffer(name) || is_of_indexer(name);
-}
-
-/// Whether a parameter of this name is float32 or wider in every model.
-inline bool is_always_wide(const std::string& name) {
-  return is_correction(name) || name.ends_with(".indexer.weights_proj.weight");
-}
-
-/// "model.norm" of "model.norm.weight".
-inline std::string module_of(const std::string& parameter) {
-  return parameter.substr(0, parameter.rfind('.'));
-}
 
 /// The parameters of `config` in the order of the model: embedding, layers, norm, head. Linear weights are
 /// [out, in]. A tied head is not listed: it is the embedding.

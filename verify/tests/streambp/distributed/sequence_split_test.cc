@@ -127,6 +127,18 @@ TEST(SequenceSplit, RefusesFewerRowsThanRanks) {
   }
 }
 
+/// An indexer picks among rows that other ranks would hold.
+TEST(SequenceSplit, RefusesIndexersByName) {
+  for (const char* name : {"deepseek-v32-tiny", "glm-moe-dsa-tiny"}) {
+    EXPECT_TRUE(refused(
+        [&] {
+          SequenceSplit(preset(name), {0, 9}, 2);
+        },
+        "expected whole sequences on every rank"));
+    EXPECT_EQ(SequenceSplit(preset(name), {0, 9}, 1).ranks(), 1);
+  }
+}
+
 TEST(SequenceSplit, ABatchKeepsPositionsAndTargets) {
   const Batch whole = random_batch({11, 7}, 101, 5);
   const SequenceSplit split(preset("qwen3-tiny"), whole.offsets, 3);

@@ -103,7 +103,8 @@ TEST(DeepseekV3, RefusesWhatItDoesNotHonour) {
   EXPECT_TRUE(refuses(with(config, {{"qk_rope_head_dim", 5}}), "qk_rope_head_dim"));
   EXPECT_TRUE(refuses(with(config, {{"q_lora_rank", 0}}), "q_lora_rank is 0"));
   EXPECT_TRUE(refuses(with(config, {{"n_shared_experts", 0}}), "n_shared_experts is 0"));
-  EXPECT_TRUE(refuses(with(config, {{"index_topk", 2048}}), "index_topk", "sparse attention"));
+  EXPECT_TRUE(
+      refuses(with(config, {{"index_topk", 2048}}), "index_topk", "no class in transformers has indexers"));
   EXPECT_EQ(parse(with(config, {{"quantization_config", {{"quant_method", "fp8"}}}})).dtype, "bfloat16")
       << "as published: trained is what FP8 is dequantised to";
   EXPECT_TRUE(refuses(with(config, {{"scoring_func", "softmax"}}), "scoring_func"));

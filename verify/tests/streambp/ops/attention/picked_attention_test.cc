@@ -1,0 +1,142 @@
+// Attention over picked rows against a softmax under an explicit mask, and an indexer's choice against its
+// formula, in float64: tiles, prefixes, packed sequences, ties; picks that another run takes.
+#include "streambp/ops/attention/picked_attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "streambp/ops/attention/indexer.h"
+#include "streambp/ops/attention/latent_attention.h"
+#include "streambp/ops/row_picks.h"
+#include "verify/tests/streambp/ops/ops_testing.h"
+
+namespace streambp {
+namespace {
+
+constexpr double kPickedLimit = 1e-12;
+constexpr int64_t kTopk = 4, kLatent = 5, kNope = 3, kRope = 2, kValue = 6, kHeads = 3;
+
+/// Of each of the last n rows of prefix and own rows, in sequences from `offsets` on, random picks within its
+/// sequence, and -1 where it sees no more than kTopk.
+at::Tensor random_picks(int64_t prefix, const std::vector<int64_t>& offsets) {
+  at::Tensor picks = at::full({offsets.back(), kTopk}, -1, at::kInt);
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const int64_t first = s == 0 ? prefix : 0;
+    for (int64_t i = offsets[s]; i < offsets[s + 1]; ++i) {
+      const int64_t seen = first + i - offsets[s] + 1;
+      if (seen <= kTopk) continue;
+      const at::Tensor order =
+          at::randperm(seen, at::detail::createCPUGenerator(static_cast<uint64_t>(31 + i)));
+      picks[i].copy_(order.narrow(0, 0, kTopk));
+    }
+  }
+  return picks;
+}
+
+at::Tensor hidden_by(const at::Tensor& picks, int64_t prefix, const std::vector<int64_t>& offsets) {
+  at::Tensor hidden = at::ones({offsets.back(), prefix + offsets.back()}, at::kBool);
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const int64_t key = s == 0 ? 0 : prefix + offsets[s];
+    for (int64_t i = offsets[s]; i < offsets[s + 1]; ++i) {
+      if (picks[i][0].item<int>() < 0) {
+        hidden[i].narrow(0, key, prefix + i + 1 - key).fill_(false);
+        continue;
+      }
+      for (int64_t k = 0; k < kTopk; ++k) hidden[i][key + picks[i][k].item<int>()].fill_(false);
+    }
+  }
+  return hidden;
+}
+
+TEST(PickedAttention, EqualsASoftmaxUnderAMask) {
+  for (const auto& [prefix, offsets] :
+       {std::pair(int64_t{0}, std::vector<int64_t>{0, 9}), std::pair(int64_t{7}, std::vector<int64_t>{0, 9}),
+        std::pair(int64_t{2}, std::vector<int64_t>{0, 3, 4, 13})}) {
+    const int64_t n = offsets.back(), all = prefix + n;
+    Parameter weight = parameter(random({kHeads * (kNope + kValue), kLatent}, 1));
+    const Linear map{"kv_b_proj", &weight};
+    LatentHeads heads{&map, kHeads, kNope, kRope, kValue};
+    const at::Tensor q = random({n, kHeads, kNope + kRope}, 2), latents = random({all, 1, kLatent}, 3),
+                     rotated = random({all, 1, kRope}, 4), picks = random_picks(prefix, offsets);
+    const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(); };
+    const std::vector<at::Tensor> leaves{leaf(q), leaf(latents), leaf(rotated), leaf(weight.value)};
+    const at::Tensor expanded =
+        at::linear(leaves[1].squeeze(1), leaves[3]).view({all, kHeads, kNope + kValue});
+    const at::Tensor keys = at::cat({expanded.narrow(2, 0, kNope), leaves[2].expand({-1, kHeads, -1})}, 2);
+    const at::Tensor scores =
+        (at::einsum("ihe,jhe->hij", {leaves[0], keys}) * 0.3)
+            .masked_fill(hidden_by(picks, prefix, offsets), -std::numeric_limits<double>::infinity());
+    const at::Tensor expected =
+        at::einsum("hij,jhe->ihe", {scores.softmax(-1), expanded.narrow(2, kNope, kValue)});
+    const at::Tensor cotangent = random(expected.sizes(), 5);
+    const auto truth = torch::autograd::grad({expected}, leaves, {cotangent});
+    for (const int64_t at_once : {1, 2, 3}) {
+      for (const int64_t tile_rows : {1, 2, 100}) {
+        heads.group_bytes = at_once * 2 * heads.width() * all * 8;
+        weight.gradient.zero_();
+        const Prefix earlier{latents.narrow(0, 0, prefix), rotated.narrow(0, 0, prefix),
+                             at::zeros({prefix, 1, kLatent}, at::kDouble),
+                             at::zeros({prefix, 1, kRope}, at::kDouble)};
+        const std::vector<at::Tensor> own{leaf(q), leaf(latents.narrow(0, prefix, n)),
+                                          leaf(rotated.narrow(0, prefix, n))};
+        const at::Tensor y = latent_attention(own[0], own[1], own[2], offsets, earlier, {{0.3}, 0, nullptr},
+                                              heads, {picks, tile_rows * all * at_once * 8});
+        expect_near(y.detach(), expected.detach(), "value", kPickedLimit);
+        const auto got = torch::autograd::grad({y}, own, {cotangent});
+        expect_near(got[0], truth[0], "queries", kPickedLimit);
+        expect_near(at::cat({earlier.key_gradients, got[1]}), truth[1], "latents", kPickedLimit);
+        expect_near(at::cat({earlier.value_gradients, got[2]}), truth[2], "rotated keys", kPickedLimit);
+        expect_near(weight.gradient, truth[3], "projection", kPickedLimit);
+      }
+    }
+  }
+}
+
+TEST(PickRows, TakesTheHighestScoresAndOfEqualOnesTheEarlier) {
+  const int64_t n = 6, m = 11;
+  // Whole numbers: many scores are equal, and sums are exact.
+  const at::Tensor queries = integers({n, 2, 3}, 1, at::kDouble), weights = integers({n, 2}, 2, at::kDouble),
+                   keys = integers({m, 3}, 3, at::kDouble);
+  const at::Tensor picks = pick_rows(queries, weights, keys, kTopk);
+  int64_t ties = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    std::vector<std::pair<double, int64_t>> order;  // less of it first
+    for (int64_t j = 0; j <= m - n + i; ++j) {
+      double score = 0.0;
+      for (int64_t h = 0; h < 2; ++h)
+        score += weights[i][h].item<double>() * std::max(0.0, queries[i][h].dot(keys[j]).item<double>());
+      order.emplace_back(-score, j);
+    }
+    std::sort(order.begin(), order.end());
+    ties += order[kTopk - 1].first == order[kTopk].first ? 1 : 0;
+    std::vector<int64_t> expected;
+    for (int64_t k = 0; k < kTopk; ++k) expected.push_back(order[static_cast<size_t>(k)].second);
+    std::sort(expected.begin(), expected.end());
+    for (int64_t k = 0; k < kTopk; ++k)
+      EXPECT_EQ(picks[i][k].item<int>(), expected[static_cast<size_t>(k)]) << "row " << i << ", pick " << k;
+  }
+  EXPECT_GT(ties, 0) << "no choice between equal scores";
+}
+
+TEST(RowPicks, AreThoseOfTheFirstRun) {
+  RowPicks none(/*topk=*/9, {0, 9, 12});
+  EXPECT_FALSE(none.are_needed());
+  RowPicks picks(/*topk=*/2, {0, 3, 10});
+  EXPECT_TRUE(picks.are_needed());
+  const at::Tensor keys = random({10, 4}, 1);
+  EXPECT_TRUE(at::equal(picks.add_keys(1, 0, 0, keys.narrow(0, 0, 3)), keys.narrow(0, 0, 3)));
+  picks.finish(1, 3);
+  EXPECT_TRUE(picks.are_known(1, 3) && !picks.are_known(1, 4) && !picks.are_known(0, 1));
+  EXPECT_THROW(picks.add_keys(1, 3, 7, keys.narrow(0, 7, 3)), InputError) << "rows 3 to 6 have not run";
+  EXPECT_TRUE(at::equal(picks.add_keys(1, 3, 3, keys.narrow(0, 3, 4)), keys.narrow(0, 3, 4)));
+  picks.finish(1, 7);
+  EXPECT_TRUE(at::equal(picks.add_keys(1, 3, 7, keys.narrow(0, 7, 3)), keys.narrow(0, 3, 7)));
+  picks.room(1, 7, 3, at::kCPU).copy_(at::arange(6, at::kInt).view({3, 2}));
+  picks.finish(1, 10);
+  EXPECT_TRUE(at::equal(picks.find(1, 8, 2), at::arange(2, 6, at::kInt).view({2, 2})));
+  picks.drop(1);
+  EXPECT_FALSE(picks.are_known(1, 1));
+}
+
+}  // namespace
+}  // namespace streambp
