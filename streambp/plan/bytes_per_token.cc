@@ -43,13 +43,16 @@ int64_t layers_without_window(const Config& config, int64_t seq_len) {
 AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t seq_len) {
   const auto element = static_cast<int64_t>(c10::elementSize(dtype));
   int64_t carries = 0, gradients = 0;  // numbers of a token
+  int64_t picks = 0;                   // bytes
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.attends(layer) || config.shares_keys_values(layer)) continue;
     carries += config.carry_width(layer);
+    if (config.has_indexers() && config.picker_of(layer) == layer && seq_len > config.indexer.topk)
+      picks += static_cast<int64_t>(sizeof(int32_t)) * config.indexer.topk;
     if (sees_all(config, layer, seq_len)) gradients += config.carry_width(layer);
   }
-  return {element * config.hidden_size * config.num_hidden_layers,
-          element * carries + std::max<int64_t>(element, 4) * gradients};
+  return {element * config.hidden_size * config.num_hidden_layers + picks,
+          element * carries + std::max<int64_t>(element, 4) * gradients + picks};
 }
 
 }  // namespace streambp::plan

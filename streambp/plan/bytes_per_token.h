@@ -29,7 +29,8 @@ struct BytesPerToken {
 BytesPerToken bytes_per_token(Predictor& predictor, TrainingStep step, const Settings& settings,
                               int64_t shorter, int64_t longer);
 
-/// What each order of streaming keeps of a token by design, whatever else a pass needs.
+/// What each order of streaming keeps of a token by design, whatever else a pass needs. Of both the rows that
+/// indexers have picked.
 struct AnalyticBytes {
   int64_t layer_inputs = 0;  // streambp: D of each layer
   /// chunk-major: keys and values of each layer, 2 K E, and as many gradients of the layers that look back

@@ -42,7 +42,7 @@ class PatchExact(unittest.TestCase):
         print(f"families: {worst:.1e}, limit {LIMIT:.0e}")
 
     def test_packed(self):
-        for name in ("qwen3", "mistral", "gemma3", "llama-dynamic"):
+        for name in ("qwen3", "mistral", "gemma3", "llama-dynamic", "deepseek-v32", "glm-moe-dsa"):
             error = self.check(name, packed_batch(61, (9, 14, 6)), "packed", (5, "auto"))
             print(f"{name}, packed: {error:.1e}")
 
