@@ -36,14 +36,16 @@ bool hides_experts(const Config& config) {
 
 /// Whether a parameter is the matrix of a linear map or the embedding's. PEFT adapts convolutions otherwise,
 /// where they are named; kAllLinear leaves them out.
-bool is_map(ParameterRole role) {
-  return role == ParameterRole::kEmbedding || role == ParameterRole::kWeight || role == ParameterRole::kHead;
+bool is_map(const ParameterShape& parameter) {
+  const ParameterRole role = parameter.role;
+  return role == ParameterRole::kEmbedding || role == ParameterRole::kWeight ||
+         role == ParameterRole::kHead || (role == ParameterRole::kIndexer && parameter.shape.size() == 2);
 }
 
 std::vector<Adaptable> adaptable_modules(const Config& config) {
   std::vector<Adaptable> modules;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
-    if (!is_map(parameter.role) || (parameter.of_expert && hides_experts(config))) continue;
+    if (!is_map(parameter) || (parameter.of_expert && hides_experts(config))) continue;
     modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
                        parameter.role == ParameterRole::kEmbedding,
                        parameter.name.ends_with(".mlp.router.weight") ||
@@ -76,7 +78,10 @@ std::set<std::string> all_modules(const Config& config) {
 std::vector<std::string> attention_names(const Config& config) {
   if (!config.is_latent()) return {"q_proj", "k_proj", "v_proj", modules_of(config).out};
   if (config.latent.q_lora_rank == 0) return {"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
-  return {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
+  std::vector<std::string> names{"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
+  // Whose adapters have their part in choices, and no gradient, as in PEFT.
+  if (config.has_indexers()) names.insert(names.end(), {"wq_b", "wk", "weights_proj"});
+  return names;
 }
 
 /// Those of Gemma 4 that are not in every decoder.

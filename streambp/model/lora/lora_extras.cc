@@ -44,6 +44,10 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
       throw InputError(
           "LoRA modules_to_save: {} holds what its choice is corrected by, which is not supported",
           holders.front());
+    if (is_of_indexer(shape.name))
+      throw InputError(
+          "LoRA modules_to_save: {} is of an indexer, which no gradient reaches: expected to leave it out",
+          holders.front());
     for (const LoraTarget& target : targets) {
       if (has_part(target.module, holders.front()))
         throw InputError("LoRA modules_to_save: {} is also a target of the adapter", target.module);
