@@ -34,6 +34,8 @@ void require_valid(const DeltaRuleSettings& rule) {
   require(rule.key_heads > 0 && rule.value_heads > 0 && rule.key_head_dim > 0 && rule.value_head_dim > 0 &&
               rule.conv_kernel > 0,
           "model", "expected positive sizes of the delta rule");
+  require(!rule.channel_gates || (rule.value_heads == rule.key_heads && !rule.state_space), "model",
+          "expected as many value heads as key heads, and no state space, where channels have gates");
   require(rule.value_heads % rule.key_heads == 0, "model",
           "expected a number of value heads of the delta rule that is a multiple of its key heads, got " +
               std::to_string(rule.value_heads) + " and " + std::to_string(rule.key_heads));
@@ -46,11 +48,10 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
   require(latent.qk_rope_head_dim > 0 && latent.qk_rope_head_dim % 2 == 0, "model",
           "expected an even qk_rope_head_dim, got " + std::to_string(latent.qk_rope_head_dim));
   require(!config.qk_norm && !config.fused_projections && !config.attention_sinks &&
-              !config.attention_output_gate && config.rotary_dim == 0 && config.no_rope.empty() &&
-              config.query_scale_beta == 0.0,
+              !config.attention_output_gate && config.rotary_dim == 0 && config.query_scale_beta == 0.0,
           "model",
-          "expected latent attention without qk_norm, fused projections, sinks, an output gate, rotary_dim, "
-          "layers that do not rotate and a scale of the queries");
+          "expected latent attention without qk_norm, fused projections, sinks, an output gate, rotary_dim "
+          "and a scale of the queries");
   const IndexerSettings& indexer = config.indexer;
   require(indexer.topk >= 0 && (indexer.topk == 0 || (indexer.heads > 0 && latent.q_lora_rank > 0 &&
                                                       indexer.head_dim >= latent.qk_rope_head_dim)),

@@ -85,6 +85,7 @@ struct DeltaRuleSettings {
   int conv_kernel = 0;     // linear_conv_kernel_dim: how many tokens the convolution sees, the own included
   bool fused_projections = false;  // Qwen3-Next; see parameter_shapes
   bool state_space = false;        // Mamba-2, with key_heads groups of B and C, of key_head_dim states each
+  bool channel_gates = false;      // Kimi Linear; see Layers::channel_gated_rule
   bool convolution_alone = false;  // LFM2, of which conv_kernel alone is read; see Layers::short_convolution
   bool conv_bias = false;          // of its convolution
   double time_step_low = 0.0;      // what its steps of time are at least
@@ -272,6 +273,11 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 ///   A state space has instead `mamba.in_proj`, the rows of z above those of C columns x, B and C above those
 ///   of dt, `conv1d.bias` [1, C], `norm` [1, H value_head_dim], and without ".weight" `D` [1, H].
 ///   A convolution alone has `conv.in_proj` [3 D, D], `conv.conv` [D, taps] and `conv.out_proj`.
+///   With channel_gates, of H heads of E entries, `self_attn.q_proj`, `k_proj` and `v_proj`, their
+///   convolutions `q_conv1d`, `k_conv1d` and `v_conv1d` [H E, taps] (which files call so, and transformers
+///   holds as one), `g_a_proj` of E rows and `g_b_proj` of H E, `b_proj` of H, `o_norm` [1, E] and `o_proj`;
+///   in `self_attn.forget_gate` likewise `f_a_proj` and `f_b_proj`, and without ".weight" `dt_bias` [1, H E]
+///   and `A_log` [H, 1] (Hugging Face's [1, 1, H, 1]).
 /// - latent attention, with H heads: `self_attn.q_proj`, or `q_a_proj` to the rank, `q_a_layernorm` and
 ///   `q_b_proj`, of every head the rows that do not rotate and then those that do; `kv_a_proj_with_mqa` to
 ///   the rank and below it the key that rotates, `kv_a_layernorm`, and `kv_b_proj`, of every head its key and

@@ -62,6 +62,7 @@ class Path {
   Var recurrent(int layer, const Var& x) const {
     const std::string module = layer_prefix(layer) + config_.modules.recurrence + ".";
     if (config_.delta_rule.convolution_alone) return layers_.short_convolution(module, x);
+    if (config_.delta_rule.channel_gates) return layers_.channel_gated_rule(module, x);
     return config_.delta_rule.state_space ? layers_.state_space_layer(module, x)
                                           : layers_.delta_rule(module, x);
   }

@@ -74,6 +74,12 @@ class Layers {
   ///     y = W_out (rms_norm(gated_delta_rule(q / sqrt(E), k, v, g, beta)) silu(W_z x))
   Var delta_rule(const std::string& module, const Var& x) const;
 
+  /// Kimi Linear's rule with a gate for every channel instead, "model.layers.0.self_attn.": with a
+  /// convolution and silu of each of W_q x, W_k x and W_v x, and L2-normed q and k,
+  ///     g = -e^A_log softplus(W_fb W_fa x + dt_bias),   beta = sigmoid(W_b x)
+  ///     y = W_out (rms_norm(channel_gated_delta_rule(q / sqrt(E), k, v, g, beta)) sigmoid(W_gb W_ga x))
+  Var channel_gated_rule(const std::string& module, const Var& x) const;
+
   /// Mamba-2's state space instead, "model.layers.0.mamba.": with [z, x, B, C, dt] = W_in x of which x, B and
   /// C go through the convolution,
   ///     [x, B, C] = silu(conv([x, B, C]) + bias),   dt = min(max(softplus(dt + dt_bias), low), high)

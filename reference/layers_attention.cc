@@ -142,7 +142,10 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
       split_groups(project(module + "kv_b_proj", false, norm(module + "kv_a_layernorm", compressed[0])),
                    heads, {nope, latent.v_head_dim});
   const RopeOptions turn = rotation(layer, length);
-  const Var shared_key = rope(compressed[1], positions, turn);
+  const auto turned = [&](const Var& rows) {
+    return config_.rotates(layer) ? rope(rows, positions, turn) : rows;
+  };
+  const Var shared_key = turned(compressed[1]);
   std::vector<int> of_every_head;
   for (int i = 0; i < heads * turning; ++i) of_every_head.push_back(i % turning);
 
@@ -161,7 +164,7 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
     if (picker == layer) picks[layer] = picked(module + "indexer.", layer, x, of_queries, positions, length);
     options.seen = picks.at(picker);
   }
-  const Var mixed = causal_attention(join_groups({q[0], rope(q[1], positions, turn)}, heads),
+  const Var mixed = causal_attention(join_groups({q[0], turned(q[1])}, heads),
                                      join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads),
                                      kv[1], options);
   return project(module + "o_proj", config_.o_bias, mixed);
@@ -256,6 +259,30 @@ Var Layers::delta_rule(const std::string& module, const Var& x) const {
   // Its norm multiplies by the weight itself, where the others multiply by 1 + weight.
   const Var normed = rms_norm(o, parameter(module + "norm.weight"), config_.rms_norm_eps);
   return project(module + "out_proj", false, mul(normed, silu(inputs.z)));
+}
+
+Var Layers::channel_gated_rule(const std::string& module, const Var& x) const {
+  const DeltaRuleSettings& settings = config_.delta_rule;
+  const int size = settings.key_head_dim;
+  const auto map = [&](const char* name, const Var& of) { return project(module + name, false, of); };
+  const auto mixed = [&](const std::string& name) {
+    return silu(causal_convolution(project(module + name + "_proj", false, x),
+                                   parameter(module + name + "_conv1d.weight")));
+  };
+  const double epsilon = 1e-6;  // transformers' own, not rms_norm_eps
+  const Var q = l2_norm(mixed("q"), size, epsilon), k = l2_norm(mixed("k"), size, epsilon);
+
+  const Var step = softplus(add(map("forget_gate.f_b_proj", map("forget_gate.f_a_proj", x)),
+                                for_every_token(parameter(module + "forget_gate.dt_bias"), x.rows())));
+  std::vector<int> head_of_column;
+  for (int column = 0; column < settings.value_heads * size; ++column)
+    head_of_column.push_back(column / size);
+  const Var rate = exp(gather_columns(transpose(parameter(module + "forget_gate.A_log")), head_of_column));
+  const Var g = scale(mul(for_every_token(rate, x.rows()), step), -1.0);
+  const Var o = channel_gated_delta_rule(scale(q, 1.0 / std::sqrt(static_cast<Number>(size))), k, mixed("v"),
+                                         g, sigmoid(map("b_proj", x)), settings.key_heads);
+  const Var normed = rms_norm(o, parameter(module + "o_norm.weight"), config_.rms_norm_eps);
+  return map("o_proj", mul(normed, sigmoid(map("g_b_proj", map("g_a_proj", x)))));
 }
 
 Var Layers::short_convolution(const std::string& module, const Var& x) const {

@@ -24,12 +24,24 @@ void for_each_tap(Index length, Index taps, Visit visit) {
 struct Operands {
   Var q, k, v, g, beta;
   Index key_size, value_size;
-  bool replaces;  // what the memory answers to a key; else it adds to it
+  bool replaces;     // what the memory answers to a key; else it adds to it
+  bool by_channels;  // whether every entry of a key has a decay of its own
 
   /// The first column of a head's key, of which several heads may have the same, and of its value.
-  Index key_column(Index head) const { return head / (g.cols() / (q.cols() / key_size)) * key_size; }
+  Index key_column(Index head) const { return head / (beta.cols() / (q.cols() / key_size)) * key_size; }
+  /// Of its decays, and how many rows of the memory have the same.
+  Index decay_column(Index head) const { return by_channels ? head * key_size : head; }
+  Index rows_of_decay() const { return by_channels ? 1 : key_size; }
   Index value_column(Index head) const { return head * value_size; }
 };
+
+/// By what the rows of a head's memory are multiplied at a token.
+RowVector decays(const Operands& in, Index head, Index t) {
+  RowVector factors(in.key_size);
+  for (Index row = 0; row < in.key_size; ++row)
+    factors(row) = math::exp(in.g.value()(t, in.decay_column(head) + row / in.rows_of_decay()));
+  return factors;
+}
 
 /// What a head remembers at one token, after it has forgotten and after it has learned; see the header.
 struct Memory {
@@ -45,7 +57,7 @@ std::vector<Memory> run(const Operands& in, Index head, Matrix& value) {
   for (Index t = 0; t < value.rows(); ++t) {
     const auto query = in.q.value().row(t).segment(at_key, in.key_size);
     const auto key = in.k.value().row(t).segment(at_key, in.key_size);
-    const Matrix forgotten = math::exp(in.g.value()(t, head)) * state;
+    const Matrix forgotten = decays(in, head, t).asDiagonal() * state;
     RowVector error = in.v.value().row(t).segment(at_value, in.value_size);
     if (in.replaces) error -= key * forgotten;
     state = forgotten + key.transpose() * (in.beta.value()(t, head) * error);
@@ -77,8 +89,10 @@ void run_backwards(const Operands& in, Index head, const std::vector<Memory>& me
       in.k.gradient().row(t).segment(at_key, in.key_size) -= d_error * forgotten.transpose();
       d_state -= key.transpose() * d_error;
     }
-    in.g.gradient()(t, head) += d_state.cwiseProduct(forgotten).sum();
-    d_state *= math::exp(in.g.value()(t, head));
+    for (Index row = 0; row < in.key_size; ++row)
+      in.g.gradient()(t, in.decay_column(head) + row / in.rows_of_decay()) +=
+          d_state.row(row).cwiseProduct(forgotten.row(row)).sum();
+    d_state = decays(in, head, t).asDiagonal() * d_state;
   }
 }
 
@@ -128,9 +142,9 @@ Var l2_norm(const Var& x, Index n, Number epsilon) {
 
 namespace {
 
-Var recurrence(const char* name, bool replaces, const Var& q, const Var& k, const Var& v, const Var& g,
-               const Var& beta, int key_heads) {
-  const Index length = q.rows(), heads = g.cols();
+Var recurrence(const char* name, bool replaces, bool by_channels, const Var& q, const Var& k, const Var& v,
+               const Var& g, const Var& beta, int key_heads) {
+  const Index length = q.rows(), heads = beta.cols();
   require(key_heads > 0 && heads > 0 && heads % key_heads == 0, name,
           "expected a number of heads that is a multiple of the key heads, got " + std::to_string(heads) +
               " and " + std::to_string(key_heads));
@@ -139,9 +153,9 @@ Var recurrence(const char* name, bool replaces, const Var& q, const Var& k, cons
               std::to_string(heads) + ", got " + shape_text(q.value()) + " and " + shape_text(v.value()));
   require_shape(name, "the keys", k.value(), length, q.cols());
   require_shape(name, "the values", v.value(), length, v.cols());
-  require_shape(name, "the decays", g.value(), length, heads);
+  require_shape(name, "the decays", g.value(), length, by_channels ? heads * (q.cols() / key_heads) : heads);
   require_shape(name, "beta", beta.value(), length, heads);
-  const Operands operands = {q, k, v, g, beta, q.cols() / key_heads, v.cols() / heads, replaces};
+  const Operands operands = {q, k, v, g, beta, q.cols() / key_heads, v.cols() / heads, replaces, by_channels};
 
   std::vector<std::vector<Memory>> memories;  // of every head and token
   Matrix value(length, v.cols());
@@ -156,11 +170,16 @@ Var recurrence(const char* name, bool replaces, const Var& q, const Var& k, cons
 }  // namespace
 
 Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads) {
-  return recurrence("gated_delta_rule", true, q, k, v, g, beta, key_heads);
+  return recurrence("gated_delta_rule", true, false, q, k, v, g, beta, key_heads);
+}
+
+Var channel_gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta,
+                             int key_heads) {
+  return recurrence("channel_gated_delta_rule", true, true, q, k, v, g, beta, key_heads);
 }
 
 Var state_space(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads) {
-  return recurrence("state_space", false, q, k, v, g, beta, key_heads);
+  return recurrence("state_space", false, false, q, k, v, g, beta, key_heads);
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

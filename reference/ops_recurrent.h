@@ -32,6 +32,13 @@ Var l2_norm(const Var& x, Index n, Number epsilon);
 /// Throws std::invalid_argument if the shapes do not fit together or K does not divide H.
 Var gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta, int key_heads);
 
+/// Kimi Delta Attention (Kimi Team 2025, https://arxiv.org/abs/2510.26692; transformers'
+/// recurrent_kimi_delta_attention): the gated delta rule with a g for every entry of a key, g [T, H * E],
+/// which row of the memory forgets,
+///     R_t = diag(e^{g_t}) S_{t-1},   dg_t = sum over columns of dR_t R_t,   dS_{t-1} = diag(e^{g_t}) dR_t
+Var channel_gated_delta_rule(const Var& q, const Var& k, const Var& v, const Var& g, const Var& beta,
+                             int key_heads);
+
 /// Mamba-2's state space (Dao & Gu 2024, https://arxiv.org/abs/2405.21060; transformers' mamba2_chunk_scan):
 /// a memory that forgets in the same way, and adds to what it answers instead of replacing it. With q = C, k
 /// = B, v = x, g = A dt and beta = dt, shapes and heads as above,

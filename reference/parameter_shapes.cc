@@ -115,6 +115,7 @@ class Collector {
       shapes_[module + "conv.weight"] = {hidden, config_.delta_rule.conv_kernel};
       return linear(module + "out_proj", hidden, hidden);
     }
+    if (config_.delta_rule.channel_gates) return channel_gated_rule(module);
     const DeltaRuleSettings& rule = config_.delta_rule;
     const Index heads = rule.value_heads, values = heads * rule.value_head_dim;
     const Index mixed = Index{2} * rule.key_heads * rule.key_head_dim + values;
@@ -137,6 +138,26 @@ class Collector {
     if (rule.norms_gated)
       row(module + "norm", rule.state_space ? static_cast<int>(values) : rule.value_head_dim);
     linear(module + "out_proj", hidden, values);
+  }
+
+  void channel_gated_rule(const std::string& module) {
+    const DeltaRuleSettings& rule = config_.delta_rule;
+    const Index hidden = config_.hidden_size, heads = rule.value_heads;
+    const Index keys = heads * rule.key_head_dim, values = heads * rule.value_head_dim;
+    linear(module + "q_proj", keys, hidden);
+    linear(module + "k_proj", keys, hidden);
+    linear(module + "v_proj", values, hidden);
+    shapes_[module + "q_conv1d.weight"] = shapes_[module + "k_conv1d.weight"] = {keys, rule.conv_kernel};
+    shapes_[module + "v_conv1d.weight"] = {values, rule.conv_kernel};
+    linear(module + "forget_gate.f_a_proj", rule.key_head_dim, hidden);
+    linear(module + "forget_gate.f_b_proj", keys, rule.key_head_dim);
+    linear(module + "g_a_proj", rule.value_head_dim, hidden);
+    linear(module + "g_b_proj", values, rule.value_head_dim);
+    linear(module + "b_proj", heads, hidden);
+    shapes_[module + "forget_gate.A_log"] = {heads, 1};
+    shapes_[module + "forget_gate.dt_bias"] = {1, keys};
+    row(module + "o_norm", rule.value_head_dim);
+    linear(module + "o_proj", hidden, values);
   }
 
   void mlp(const std::string& module, int layer) {

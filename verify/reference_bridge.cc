@@ -83,6 +83,7 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
   same.conv_kernel = static_cast<int>(rule.conv_kernel);
   same.fused_projections = rule.fused_projections;
   same.state_space = rule.state_space;
+  same.channel_gates = rule.channel_gates;
   same.convolution_alone = rule.convolution_alone;
   same.conv_bias = rule.conv_bias;
   same.time_step_low = rule.time_step_low;

@@ -303,6 +303,19 @@ ModelConfig tiny_qwen2() {
   return config;
 }
 
+ModelConfig tiny_phi3() {
+  ModelConfig phi3 = tiny_model();
+  phi3.fused_projections = true;
+  phi3.head_dim = 6;
+  phi3.rotary_dim = 4;
+  phi3.rope.type = RopeType::kLongrope;
+  phi3.rope.original_max_position_embeddings = 12;
+  phi3.rope.short_factor = {1.0, 1.1};
+  phi3.rope.long_factor = {1.7, 3.1};
+  phi3.rope.attention_factor = 1.3;
+  return phi3;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
@@ -319,31 +332,20 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
   llama.rope.type = RopeType::kLlama3;
   llama.rope.factor = 8.0;
   llama.rope.original_max_position_embeddings = 12;
-
   ModelConfig yarn = tiny_model();
   yarn.rope = tiny_yarn();
-
   ModelConfig mistral = tiny_model();
   mistral.windows = {3, 3};
   mistral.rope.type = RopeType::kDynamic;
   mistral.rope.factor = 2.0;
   mistral.rope.original_max_position_embeddings = 12;
 
-  ModelConfig phi3 = tiny_model();
-  phi3.fused_projections = true;
-  phi3.head_dim = 6;
-  phi3.rotary_dim = 4;
-  phi3.rope.type = RopeType::kLongrope;
-  phi3.rope.original_max_position_embeddings = 12;
-  phi3.rope.short_factor = {1.0, 1.1};
-  phi3.rope.long_factor = {1.7, 3.1};
-  phi3.rope.attention_factor = 1.3;
   return {{"qwen2", tiny_qwen2()},
           {"qwen3", qwen3},
           {"llama", llama},
           {"llama with yarn", yarn},
           {"mistral", mistral},
-          {"phi3", phi3},
+          {"phi3", tiny_phi3()},
           {"gemma2", tiny_gemma2()},
           {"gemma3", tiny_gemma3()},
           {"qwen3_moe", tiny_mixture()},
@@ -380,7 +382,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"falcon_h1", tiny_falcon_h1()},
           {"muse_glimmer", tiny_muse_glimmer()},
           {"ernie4_5_moe", tiny_ernie4_5_moe()},
-          {"nemotron_h", tiny_nemotron_h()}};
+          {"nemotron_h", tiny_nemotron_h()},
+          {"kimi_linear", tiny_kimi_linear()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

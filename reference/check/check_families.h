@@ -60,6 +60,9 @@ ModelConfig tiny_falcon_h1();
 /// A layer of each kind.
 ModelConfig tiny_nemotron_h();
 
+/// A rule with a gate for each channel, and latent attention that does not rotate, with experts.
+ModelConfig tiny_kimi_linear();
+
 /// By the family's name, with settings that act within the few tokens of a tiny batch.
 std::vector<std::pair<std::string, ModelConfig>> tiny_families();
 

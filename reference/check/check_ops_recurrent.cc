@@ -51,22 +51,28 @@ void check_l2_norm(Suite& suite, Index rows, Index groups, Index n, double size)
       options);
 }
 
+/// The number of heads, of which each has a column of beta.
+Index heads_of(const Matrices& x) {
+  return x[4].cols();
+}
+
 /// The outputs of one head. What a token writes for its key, u_s, is beta_s times what its value has that the
 /// earlier u_r do not already answer:
 ///     u_s = beta_s (v_s - sum over r < s of e^{g_{r+1} + ... + g_s} (k_r . k_s) u_r)
 ///     o_t = sum over s <= t of e^{g_{s+1} + ... + g_t} (k_s . q_t) u_s
+/// With a g for every entry of a key, each product of two entries has the factor e^{...} of its own.
 class DeltaRuleOfAHead {
  public:
   DeltaRuleOfAHead(const Matrices& x, Index head, int key_heads, bool replaces) : x_(x), head_(head) {
     key_size_ = x[0].cols() / key_heads;
-    value_size_ = x[2].cols() / x[3].cols();
-    at_key_ = head / (x[3].cols() / key_heads) * key_size_;
+    value_size_ = x[2].cols() / heads_of(x);
+    at_key_ = head / (heads_of(x) / key_heads) * key_size_;
+    by_channels_ = x[3].cols() != heads_of(x);
     for (Index s = 0; s < x[0].rows(); ++s) {
       std::vector<Real> written;
       for (Index j = 0; j < value_size_; ++j) {
         Real missing = x[2](s, head * value_size_ + j);
-        for (Index r = 0; replaces && r < s; ++r)
-          missing -= left(r, s) * product(x_[1], r, s) * written_[r][j];
+        for (Index r = 0; replaces && r < s; ++r) missing -= product(x_[1], r, s) * written_[r][j];
         written.push_back(Real{x[4](s, head)} * missing);
       }
       written_.push_back(std::move(written));
@@ -75,26 +81,29 @@ class DeltaRuleOfAHead {
 
   Real output(Index t, Index j) const {
     Real total = 0;
-    for (Index s = 0; s <= t; ++s) total += left(s, t) * product(x_[0], s, t) * written_[s][j];
+    for (Index s = 0; s <= t; ++s) total += product(x_[0], s, t) * written_[s][j];
     return total;
   }
 
  private:
-  Real left(Index s, Index t) const {
+  /// What is left at t of what was written at s for entry l of its key.
+  Real left(Index s, Index t, Index l) const {
     Real sum = 0;
-    for (Index r = s + 1; r <= t; ++r) sum += x_[3](r, head_);
+    for (Index r = s + 1; r <= t; ++r) sum += x_[3](r, by_channels_ ? head_ * key_size_ + l : head_);
     return std::exp(sum);
   }
 
-  /// The key of s times row t of `other`.
+  /// The key of s, as far as it is left, times row t of `other`.
   Real product(const DoubleMatrix& other, Index s, Index t) const {
     Real sum = 0;
-    for (Index l = 0; l < key_size_; ++l) sum += Real{x_[1](s, at_key_ + l)} * Real{other(t, at_key_ + l)};
+    for (Index l = 0; l < key_size_; ++l)
+      sum += left(s, t, l) * Real{x_[1](s, at_key_ + l)} * Real{other(t, at_key_ + l)};
     return sum;
   }
 
   const Matrices& x_;
   Index head_, key_size_, value_size_, at_key_;
+  bool by_channels_;
   std::vector<std::vector<Real>> written_;
 };
 
@@ -138,6 +147,32 @@ void check_delta_rule(Suite& suite, Index length, int key_heads, int heads, Inde
   }
 }
 
+/// The same where every entry of a key has its decay.
+void check_channels(Suite& suite, Index length, int key_heads, int heads, Index key_size, Index value_size) {
+  const DoubleMatrix q = suite.matrix(length, key_heads * key_size),
+                     k = suite.matrix(length, q.cols(), -0.8, 0.8);
+  const DoubleMatrix v = suite.matrix(length, heads * value_size),
+                     g = suite.matrix(length, heads * key_size, -2.5, -0.02);
+  const DoubleMatrix beta = suite.matrix(length, heads, 0.05, 0.95);
+  CheckOptions options;
+  options.refused = {{q, k, v, DoubleMatrix::Zero(length, g.cols() + 1), beta},
+                     {q, k, v, DoubleMatrix::Zero(length + 1, g.cols()), beta}};
+  suite.check(
+      "channel_gated_delta_rule with " + std::to_string(heads) + "/" + std::to_string(key_heads) + " heads",
+      [key_heads](Tape&, const Vars& x) {
+        return channel_gated_delta_rule(x[0], x[1], x[2], x[3], x[4], key_heads);
+      },
+      {q, k, v, g, beta},
+      [key_heads, value_size](const Matrices& x) {
+        std::vector<DeltaRuleOfAHead> of;
+        for (Index head = 0; head < heads_of(x); ++head) of.emplace_back(x, head, key_heads, true);
+        return build(x[2].rows(), x[2].cols(), [&](Index t, Index j) {
+          return of[static_cast<std::size_t>(j / value_size)].output(t, j % value_size);
+        });
+      },
+      options);
+}
+
 }  // namespace
 
 void check_recurrence(Suite& suite) {
@@ -147,6 +182,9 @@ void check_recurrence(Suite& suite) {
     check_delta_rule(suite, length, 1, 2, 2, 3);
     check_delta_rule(suite, length, 2, 4, 3, 1);
     check_delta_rule(suite, length, 3, 3, 1, 4);
+    check_channels(suite, length, 1, 1, 3, 2);
+    check_channels(suite, length, 2, 4, 2, 1);
+    check_channels(suite, length, 3, 3, 2, 4);
   }
   const Index norms[][3] = {{1, 1, 1}, {1, 1, 7}, {5, 1, 4}, {3, 3, 5}, {4, 6, 1}};
   for (const auto& [rows, groups, n] : norms) {

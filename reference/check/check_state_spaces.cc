@@ -1,5 +1,5 @@
 // Tiny models of the families of 2025 with new mathematics, for the checks by differences: state spaces,
-// short convolutions, attention next to the MLP, and routers with a correction.
+// short convolutions, gates of channels, attention next to the MLP, and routers with a correction.
 #include "reference/check/check_families.h"
 
 namespace streambp::STREAMBP_REFERENCE {
@@ -131,6 +131,27 @@ ModelConfig tiny_nemotron_h() {
   config.mixture.sigmoid_scores = config.mixture.corrected = true;
   config.delta_rule = tiny_granite_hybrid().delta_rule;
   config.modules.recurrence = config.modules.mlp = config.modules.attention = "mixer";
+  return config;
+}
+
+ModelConfig tiny_kimi_linear() {
+  ModelConfig config = tiny_model();
+  config.latent = {0, 4, 3, 4, 2, 0.0};
+  config.no_rope = {true, true};
+  config.linear_attention = {true, false};
+  config.delta_rule = {
+      .key_heads = 2, .value_heads = 2, .key_head_dim = 3, .value_head_dim = 3, .conv_kernel = 3};
+  config.delta_rule.channel_gates = true;
+  config.modules.recurrence = "self_attn";
+  config.mixture.num_experts = 4;
+  config.mixture.num_experts_per_tok = 2;
+  config.mixture.moe_intermediate_size = 5;
+  config.mixture.norm_topk_prob = true;
+  config.mixture.sparse = {false, true};
+  config.mixture.shared_expert_intermediate_size = 3;
+  config.mixture.shared_expert_ungated = true;
+  config.mixture.sigmoid_scores = config.mixture.corrected = true;
+  config.mixture.routed_scaling_factor = 1.4;
   return config;
 }
 

@@ -250,6 +250,21 @@ ADAPTERS = {
     "falcon-h1-lora-linear": Adapter(
         "falcon-h1", "b2_left", {"target_modules": [*ATTENTION, "in_proj", "gate_proj", "up_proj", "down_proj"]}, seed=264
     ),
+    # Every linear map of either kind of layer, those of the gates too.
+    "kimi-linear-lora-linear": Adapter(
+        "kimi-linear",
+        "b2_left",
+        {
+            "target_modules": [*ATTENTION, "f_a_proj", "f_b_proj", "b_proj", "g_a_proj", "g_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"],
+        },
+        seed=266,
+    ),
+    "kimi-linear-lora-saved": Adapter(
+        "kimi-linear",
+        "b2_right",
+        {"target_modules": ["q_proj", "forget_gate.f_b_proj"], "modules_to_save": ["o_norm", "self_attn.b_proj", "kv_a_layernorm"]},
+        seed=267,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

@@ -171,6 +171,8 @@ CASES = {
     "gemma4-per-layer-sft-real_pad_bare": ("gemma4-per-layer", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
     # Without position_ids a position is a column, padding counted.
     "ministral3-sft-b2_left_bare": ("ministral3", padded((12, 9), 20, side="left")),
+    "kimi-linear-sft-packed_long": ("kimi-linear", packed(LONG_ROWS)),
+    "kimi-linear-listed-sft-packed_jumps": ("kimi-linear-listed", packed(JUMPS, across=(0,))),
 }
 
 

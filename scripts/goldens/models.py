@@ -9,6 +9,7 @@ from goldens.family_models import FAMILY_MODELS
 from goldens.gemma4_models import GEMMA4_MODELS
 from goldens.grouped_models import GROUPED_MODELS
 from goldens.indexed_models import INDEXED_MODELS
+from goldens.kimi_models import KIMI_MODELS
 from goldens.mixture_models import MIXTURE_MODELS
 from goldens.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
@@ -198,4 +199,5 @@ MODELS = {
     **GROUPED_MODELS,
     **INDEXED_MODELS,
     **GEMMA4_MODELS,
+    **KIMI_MODELS,
 }

@@ -20,7 +20,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
-    *("minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("kimi_linear", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
 
@@ -105,10 +105,11 @@ def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
-    its own in Mixtral's, MiniMax M2's and LFM2's. GPT-OSS's, Granite's and Gemma 4's files hold what transformers does.
+    its own in Mixtral's, MiniMax M2's, Kimi Linear's and LFM2's. Kimi Linear's files also hold the three parts of a convolution, and
+    what transformers has in a module of the forget gate. GPT-OSS's, Granite's and Gemma 4's files hold what transformers does.
     Nemotron-H's call the decoder backbone. A tensor of None is left out.
     """
-    as_mixtral = model_type in ("minimax_m2", "mixtral")
+    as_mixtral = model_type in ("kimi_linear", "minimax_m2", "mixtral")
     gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral or model_type == "lfm2_moe" else ("gate_proj", "up_proj", "down_proj")
     result = {}
     for name, tensor in tensors.items():
@@ -122,6 +123,11 @@ def as_in_file(tensors, model_type=None):
         stem, _, last = name.rpartition(".")
         if as_mixtral:
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
+        if model_type == "kimi_linear":
+            name = name.replace(".forget_gate.", ".")
+            if name.endswith(".conv1d.weight"):
+                result |= {name.replace("conv1d", f"{part}_conv1d"): rows for part, rows in zip("qkv", tensor.chunk(3), strict=True)}
+                continue
         if model_type == "nemotron_h":
             name, stem = (re.sub("^model", "backbone", text) for text in (name, stem))
         if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text"):

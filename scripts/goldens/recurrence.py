@@ -1,7 +1,7 @@
 """Recurrent layers as goldens need them: documents of a packed row apart, and the recurrence token by token.
 
-Without flash-linear-attention and causal-conv1d, transformers 5.23 refuses `seq_idx` and `cu_seq_lens_q` of a gated delta rule
-and does not read them in a Mamba-2 layer, and of position_ids its recurrent layers know nothing: the state of a row's document
+Without flash-linear-attention and causal-conv1d, transformers 5.23 and 5.24 refuse `seq_idx` and `cu_seq_lens_q` of a gated delta rule
+and do not read them in a Mamba-2 or Kimi Linear layer, and of position_ids its recurrent layers know nothing: the state of a row's document
 would go on into the next.
 """
 
@@ -23,8 +23,9 @@ def has_gates(model):
 
 def recurrences(backbone):
     """The modules of the layers that are recurrent."""
-    of_layers = [getattr(layer, name, None) for layer in backbone.layers for name in ("linear_attn", "mamba", "mixer", "conv")]
-    return [module for module in of_layers if hasattr(module, "A_log") or hasattr(module, "conv")]
+    names = ("linear_attn", "mamba", "mixer", "conv", "self_attn")
+    of_layers = [getattr(layer, name, None) for layer in backbone.layers for name in names]
+    return [module for module in of_layers if any(hasattr(module, part) for part in ("A_log", "conv", "forget_gate"))]
 
 
 def is_packed(inputs):
@@ -82,7 +83,7 @@ def token_by_token(model):
 
     def of_delta_rule(*args, g, beta, **settings):
         record(g.exp(), beta)
-        return module.torch_recurrent_gated_delta_rule(*args, g=g, beta=beta, **settings)
+        return getattr(module, loops[name])(*args, g=g, beta=beta, **settings)
 
     def of_state_space(x, dt, a, b, c, *, D, dt_bias, dt_limit, **settings):
         step = torch.nn.functional.softplus(dt + dt_bias).clamp(*dt_limit)
@@ -95,8 +96,12 @@ def token_by_token(model):
             outputs.append((state * c[:, t, :, None]).sum(-1) + D[:, None] * x[:, t])
         return torch.stack(outputs, dim=1)
 
+    loops = {
+        "torch_chunk_gated_delta_rule": "torch_recurrent_gated_delta_rule",
+        "chunk_kimi_delta_attention": "recurrent_kimi_delta_attention",
+    }
     is_state_space = hasattr(module, "mamba2_chunk_scan")
-    name = "mamba2_chunk_scan" if is_state_space else "torch_chunk_gated_delta_rule"
+    name = "mamba2_chunk_scan" if is_state_space else next(name for name in loops if hasattr(module, name))
     in_blocks = getattr(module, name)
     setattr(module, name, of_state_space if is_state_space else of_delta_rule)
     try:

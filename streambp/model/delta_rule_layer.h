@@ -1,5 +1,6 @@
 // A recurrence instead of a layer's attention: a gated delta rule (Qwen3-Next, Qwen3.5; Yang et al., 2024,
-// arXiv 2412.06464), Mamba-2's state space (Dao and Gu, 2024, arXiv 2405.21060), or a short convolution
+// arXiv 2412.06464), the same with a gate for each channel (Kimi Linear; Kimi Team, 2025, arXiv 2510.26692),
+// Mamba-2's state space (Dao and Gu, 2024, arXiv 2405.21060), or a short convolution
 // between two gates (LFM2).
 #pragma once
 
@@ -38,10 +39,15 @@ struct DeltaRule {
   const Linear *in_proj_qkv = nullptr, *in_proj_z = nullptr, *in_proj_b = nullptr, *in_proj_a = nullptr;
   // ... or Qwen3-Next's, in which what belongs to a key head stands together.
   const Linear *in_proj_qkvz = nullptr, *in_proj_ba = nullptr;
-  Parameter* conv1d = nullptr;  // [channels, 1, kernel]
-  Parameter* a_log = nullptr;   // [Hv]
-  Parameter* dt_bias = nullptr;
-  Parameter* norm = nullptr;  // [Dv]; of Mamba-2 [Hv Dv], or null
+  // ... or Kimi Linear's: of a recurrence below model.layers.N.self_attn, where in_proj_b is b_proj, and what
+  // in_proj_a and in_proj_z give (forget_gate.f_a_proj and g_a_proj) goes through one more map each.
+  const Linear *q_proj = nullptr, *k_proj = nullptr, *v_proj = nullptr;
+  const Linear *f_b_proj = nullptr, *g_b_proj = nullptr;
+  Parameter* conv1d = nullptr;  // [channels, 1, kernel], of Kimi Linear q_conv1d, of queries ...
+  Parameter *k_conv1d = nullptr, *v_conv1d = nullptr;  // ... next to these; else null
+  Parameter* a_log = nullptr;                          // [Hv]; of Kimi Linear [1, 1, Hv, 1]
+  Parameter* dt_bias = nullptr;                        // [Hv]; of Kimi Linear [Hv Dk]
+  Parameter* norm = nullptr;                           // [Dv]; of Mamba-2 [Hv Dv], or null
   // Mamba-2's alone: [channels], or null, and [Hv].
   Parameter *conv_bias = nullptr, *skip = nullptr;
   std::vector<RmsNorm> norms_before_gate;  // Falcon-H1's may be these instead, of each group's columns
@@ -50,7 +56,11 @@ struct DeltaRule {
   double norm_eps = 1e-6;
   DeltaRuleSettings settings;
 
+  /// Those of x, and those of what these give.
   std::vector<const Linear*> maps() const;
+  std::vector<const Linear*> second_maps() const;
+  /// Of maps, whether it makes the gates of the output alone.
+  bool is_of_output_gate(const Linear* map) const { return map == in_proj_z || map == g_b_proj; }
   bool trainable() const;
 };
 

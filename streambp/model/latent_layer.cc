@@ -14,6 +14,7 @@ namespace {
 /// The rotated entries of heads [n, heads, rope], a slice of a wider product.
 at::Tensor rotate(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table,
                   const ModelOps& ops) {
+  if (!layer.rotates) return x.contiguous();
   // Nobody else reads what split_pairs makes, nor a copy.
   return ops.normed_rope(layer.interleaved ? split_pairs(x, layer.heads.rope) : x.contiguous(), nullptr,
                          table);

@@ -40,6 +40,7 @@ struct LatentAttention {
   const Linear* kv_b_proj = nullptr;  // [H (nope + value), kv_lora_rank]
   RmsNorm q_a_norm, kv_a_norm;
   bool interleaved = false;  // Config::rope_interleaved
+  bool rotates = true;       // Config::rotates
   LatentHeads heads;
   IndexerSettings indexing;  // of a model with indexers
   Indexer indexer;

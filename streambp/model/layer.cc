@@ -156,7 +156,8 @@ LayerOutput DecoderLayer::finish(const at::Tensor& x, const at::Tensor& residual
 at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Before& before,
                                const LayerRun& run, Carry& own, Activations& known) const {
   const MemoryScope scope("attention");
-  if (config_.is_latent()) return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
+  if (attends() && config_.is_latent())
+    return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
   if (attends()) return attend(x, rows, before, run, own.attention, known).flatten(1);
   DeltaOutput output = delta_rule_forward(weights_.delta_rule, normed(x, weights_.before_attention, run.ops),
                                           rows.offsets, before.recurrent);

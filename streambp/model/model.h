@@ -239,6 +239,8 @@ class Model {
   at::Tensor looked_up(const at::Tensor& tokens) const;
   void make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   void make_delta_rule(const std::string& name, DecoderLayer::Weights& weights);
+  /// The same where each channel has its gate.
+  void make_channel_rule(const std::string& name, DecoderLayer::Weights& weights);
   void make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   /// Of the parameter `name`: the model's, but of a kCorrection and of what belongs to lm_head.
   at::ScalarType dtype_of(const std::string& name) const;

@@ -214,6 +214,7 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
 void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weights) {
   DeltaRule& rule = weights.delta_rule;
   rule.settings = config_.delta_rule;
+  if (rule.settings.channel_gates) return make_channel_rule(name, weights);
   if (rule.settings.convolution_alone) {
     const int64_t size = config_.hidden_size;
     const auto maps = add_fused_maps(name + ".in_proj", {size, size, size});
@@ -260,6 +261,27 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
   (rule.settings.beside_attention ? weights.recurrent_out : weights.o_proj) = out;
 }
 
+void Model::make_channel_rule(const std::string& name, DecoderLayer::Weights& weights) {
+  DeltaRule& rule = weights.delta_rule;
+  const auto map = [&](const char* part) { return add_map(name + part, /*bias=*/false); };
+  rule.q_proj = map(".q_proj");
+  rule.k_proj = map(".k_proj");
+  rule.v_proj = map(".v_proj");
+  rule.in_proj_b = map(".b_proj");
+  rule.in_proj_a = map(".forget_gate.f_a_proj");
+  rule.f_b_proj = map(".forget_gate.f_b_proj");
+  rule.in_proj_z = map(".g_a_proj");
+  rule.g_b_proj = map(".g_b_proj");
+  rule.conv1d = &parameter(name + ".q_conv1d.weight");
+  rule.k_conv1d = &parameter(name + ".k_conv1d.weight");
+  rule.v_conv1d = &parameter(name + ".v_conv1d.weight");
+  rule.a_log = &parameter(name + ".forget_gate.A_log");
+  rule.dt_bias = &parameter(name + ".forget_gate.dt_bias");
+  rule.norm = &parameter(name + ".o_norm.weight");
+  rule.norm_eps = config_.rms_norm_eps;
+  weights.o_proj = add_residual_map(name + ".o_proj", /*bias=*/false);
+}
+
 void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights) {
   constexpr double kEps = 1e-6;  // of its own norms in transformers, whatever rms_norm_eps says
   const LatentAttentionSettings& settings = config_.latent;
@@ -276,6 +298,7 @@ void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::We
   latent.kv_a_norm = norm(".kv_a_layernorm.weight");
   latent.kv_b_proj = add_map(name + ".kv_b_proj", /*bias=*/false);
   latent.interleaved = config_.rope_interleaved;
+  latent.rotates = config_.no_rope.empty();
   latent.heads = {latent.kv_b_proj, config_.num_attention_heads, settings.qk_nope_head_dim,
                   settings.qk_rope_head_dim, settings.v_head_dim};
   weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);

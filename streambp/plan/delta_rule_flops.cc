@@ -26,6 +26,16 @@ DeltaRuleFlops delta_rule_flops(const DeltaRuleSettings& rule) {
     flops.backward = heads * (3.0 * shared + 3.0 * triangle + 4.0 * state);
     return flops;
   }
+  if (rule.channel_gates) {
+    // Of each head its own, and pairs of tokens once (cpu/channel_delta_rule.cc): decays are multiplied in
+    // too.
+    const double triangle = block * key / 2.0;
+    flops.recurrence = heads * 3.0 * state;
+    flops.state = heads * (triangle + half + 2.0 * state);
+    flops.forward = heads * (2.0 * triangle + half + block * value + 3.0 * state);
+    flops.backward = heads * (6.0 * triangle + 4.0 * half + 2.0 * block * value + 7.0 * state);
+    return flops;
+  }
   flops.recurrence = heads * 3.0 * state;
   flops.state = heads * (shared + half + 2.0 * state);
   flops.forward = heads * (2.0 * shared + half + block * value + 3.0 * state);

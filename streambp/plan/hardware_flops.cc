@@ -21,7 +21,9 @@ class LayerFlops {
     if (config.is_recurrent(index) && config.has_mixer(index)) {
       const DeltaRule& rule = weights.delta_rule;
       rule_ = delta_rule_flops(rule.settings);
-      for (const Linear* map : rule.maps()) (map == rule.in_proj_z ? queries_ : keys_values_).add(*map);
+      std::vector<const Linear*> maps = rule.maps();
+      for (const Linear* map : rule.second_maps()) maps.push_back(map);
+      for (const Linear* map : maps) (rule.is_of_output_gate(map) ? queries_ : keys_values_).add(*map);
     }
     if (config.attends(index) && config.is_latent()) {
       const LatentAttention& latent = weights.latent;

@@ -28,6 +28,7 @@ namespace {
 std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& weights) {
   if (weights.delta_rule.conv1d != nullptr) {
     std::vector<const Linear*> maps = weights.delta_rule.maps();
+    for (const Linear* map : weights.delta_rule.second_maps()) maps.push_back(map);
     for (const Linear* map : weights.projections()) maps.push_back(map);  // of a layer that attends as well
     return maps;
   }

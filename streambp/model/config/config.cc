@@ -135,8 +135,17 @@ const char* mlp_width_key(const ConfigReader& settings, const Family& family) {
   return family.convolutions && is_there(kConvolutionsMlpWidth) ? kConvolutionsMlpWidth : family.mlp_width;
 }
 
-Config parse_settings(const ConfigReader& settings) {
-  const Family& family = find_family(settings);
+// Kimi Linear's files say so, and its class reads either.
+const ConfigReader::OtherNames kKimiNames = {{"max_position_embeddings", "model_max_length"},
+                                             {"norm_topk_prob", "moe_renormalize"},
+                                             {"n_group", "num_expert_group"},
+                                             {"num_local_experts", "num_experts"},
+                                             {"num_experts_per_tok", "num_experts_per_token"},
+                                             {"n_shared_experts", "num_shared_experts"}};
+
+Config parse_settings(const ConfigReader& given) {
+  const Family& family = find_family(given);
+  const ConfigReader settings = family.kimi ? given.with_other_names(kKimiNames) : given;
   Config config;
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);

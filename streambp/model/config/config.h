@@ -51,6 +51,8 @@ struct MixtureSettings {
   /// mixtral: files call mlp.gate block_sparse_moe.gate, and an expert's gate_proj, up_proj and down_proj w1,
   /// w3 and w2.
   bool block_sparse_moe_names = false;
+  /// kimi_linear: the same, and shared_experts and the router's correction are called as they are here.
+  bool kimi_names = false;
   /// gpt_oss: router and experts have biases, and all experts of a layer are two tensors, whose gate and up
   /// projections alternate.
   bool biased_interleaved = false;
@@ -82,7 +84,8 @@ struct MixtureSettings {
   bool operator==(const MixtureSettings&) const = default;
 };
 
-/// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5), or the state
+/// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5, Kimi Linear),
+/// or the state
 /// space in its place (Mamba-2), whose groups of B and C are key heads, or a convolution between two gates
 /// alone (LFM2), which is as one value head without keys.
 struct DeltaRuleSettings {
@@ -94,6 +97,7 @@ struct DeltaRuleSettings {
   bool fused_projections = false;  // qwen3_next: in_proj_qkvz and in_proj_ba
   bool state_space = false;
   bool convolution_alone = false;
+  bool channel_gates = false;  // kimi_linear: a decay for each entry of a key, and maps and norm of its own
   /// falcon_h1: the layers attend as well, to the same norm of their input, and what both give is added.
   bool beside_attention = false;
   // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
@@ -328,7 +332,7 @@ enum class ParameterRole {
   kBias,         // [out]; of all experts of a layer [experts, out]
   kExperts,      // of the linear maps of all experts of a layer, [experts, in, out] or [experts, out, in]
   kConvolution,  // [channels, 1, tokens]
-  kPerHead,      // [heads]: sinks of attention, decays
+  kPerHead,      // [heads], or of each channel of them: sinks of attention, decays
   kCorrection,   // [experts]: of a router's choice; never trained, float32 or wider in every model
   kScalar,       // [1]: of a layer's output; never trained
   kIndexer,      // of an indexer's maps and norm: never trained

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/family.h"
 
 namespace streambp {
 
@@ -10,7 +11,8 @@ void parse_latent(const ConfigReader& settings, Config& config) {
   LatentAttentionSettings& latent = config.latent;
   latent.kv_lora_rank = settings.size("kv_lora_rank", kMaxRank, 512);
   // null: queries are projected at once.
-  const bool has_rank = !settings.has("q_lora_rank") || settings.find("q_lora_rank") != nullptr;
+  const bool has_rank =
+      settings.has("q_lora_rank") ? settings.find("q_lora_rank") != nullptr : !family_of(config).kimi;
   latent.q_lora_rank = has_rank ? settings.size("q_lora_rank", kMaxRank, 1536) : 0;
   latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim, 128);
   latent.qk_rope_head_dim = settings.size("qk_rope_head_dim", kMaxHeadDim, 64);
@@ -20,7 +22,7 @@ void parse_latent(const ConfigReader& settings, Config& config) {
   // What transformers makes of them, and writes; it reads neither.
   const int64_t key = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
   settings.only("qk_head_dim", key);
-  settings.only("head_dim", latent.qk_rope_head_dim);
+  if (!family_of(config).kimi) settings.only("head_dim", latent.qk_rope_head_dim);  // published: another
   if (config.num_key_value_heads != config.num_attention_heads)
     settings.refuse("num_key_value_heads",
                     fmt::format("num_attention_heads ({}): every head has keys and values of its own",

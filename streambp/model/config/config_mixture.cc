@@ -105,9 +105,10 @@ void parse_groups(const ConfigReader& settings, const FamilyExperts& family, Mix
                                                        mixture.topk_group * of_group));
 }
 
-// DeepSeek V3 and GLM-4.5.
-void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& family, int64_t layers,
+// DeepSeek V3, GLM-4.5 and Kimi Linear.
+void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class, int64_t layers,
                            MixtureSettings& mixture) {
+  const FamilyExperts& family = of_class.experts;
   const int64_t limit = kMaxExpertsOfAllLayers / layers;
   const auto experts = agreed(settings, "n_routed_experts", settings.optional_size("n_routed_experts", limit),
                               "num_local_experts", settings.optional_size("num_local_experts", limit));
@@ -133,6 +134,7 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const FamilyExperts& fa
   // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
   settings.only("output_router_logits", false);
   settings.only("router_aux_loss_coef", 0);
+  mixture.kimi_names = of_class.kimi;
   if (family.by_layer_types && settings.find(kMlpTypes) != nullptr) {
     mixture.sparse = sparse_by_types(settings, layers);
     return;
@@ -273,7 +275,7 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
   MixtureSettings& mixture = config.mixture;
   switch (of_family.router) {
     case Router::kGrouped:
-      return parse_sigmoid_mixture(settings, of_family, layers, mixture);
+      return parse_sigmoid_mixture(settings, family, layers, mixture);
     case Router::kNextToMlp:
       return parse_next_to_mlp(settings, config);
     case Router::kNone:

@@ -42,11 +42,24 @@ class ConfigReader {
     }
   }
 
-  bool has(const char* key) const { return object_->contains(key); }
+  /// The same object, in which keys of the class may stand under other names (transformers' attribute_map):
+  /// pairs of a key and its other name. Refuses two that contradict each other.
+  using OtherNames = std::vector<std::pair<std::string, std::string>>;
+  ConfigReader with_other_names(const OtherNames& names) const {
+    ConfigReader same = *this;
+    same.other_names_ = names;
+    for (const auto& [key, other] : names) {
+      if (object_->contains(key) && object_->contains(other) && object_->at(key) != object_->at(other))
+        refuse(key, fmt::format("the same as {}: {}", other, shown(object_->at(other))));
+    }
+    return same;
+  }
+
+  bool has(const char* key) const { return object_->contains(stored(key)); }
   const nlohmann::json& object() const { return *object_; }
 
   const nlohmann::json* find(const char* key) const {
-    const auto at = object_->find(key);
+    const auto at = object_->find(stored(key));
     return at == object_->end() || at->is_null() ? nullptr : &*at;
   }
 
@@ -57,7 +70,8 @@ class ConfigReader {
     return ConfigReader(*value, *where_, prefix_ + key + ".");
   }
 
-  [[noreturn]] void refuse(const std::string& key, const std::string& expected) const {
+  [[noreturn]] void refuse(const std::string& of_class, const std::string& expected) const {
+    const std::string key = stored(of_class);
     const auto at = object_->find(key);
     const std::string found = at == object_->end() ? "missing" : shown(*at);
     throw InputError("{}: {}{} is {}, expected {}", *where_, prefix_, key, found, expected);
@@ -136,9 +150,19 @@ class ConfigReader {
   }
 
  private:
+  /// The name under which the object has a key.
+  std::string stored(const std::string& key) const {
+    if (object_->contains(key)) return key;
+    for (const auto& [of_class, other] : other_names_) {
+      if (of_class == key && object_->contains(other)) return other;
+    }
+    return key;
+  }
+
   const nlohmann::json* object_;
   const std::string* where_;
   std::string prefix_;
+  OtherNames other_names_;
 };
 
 /// Two spellings of one setting, each optional: they may both be there if they agree.

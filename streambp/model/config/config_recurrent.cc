@@ -82,6 +82,73 @@ std::vector<bool> convolution_layers(const ConfigReader& settings, int64_t count
   return convolutions;
 }
 
+constexpr const char* kKimiObject = "linear_attn_config";
+
+// Kimi Linear's as linear_attn_config lists them, from 1 on; nothing: it does not.
+std::optional<std::vector<bool>> listed_kimi_layers(const ConfigReader& settings, int64_t count) {
+  if (settings.find(kKimiObject) == nullptr) return {};
+  const ConfigReader inner = settings.inner(kKimiObject);
+  constexpr const char *kRecurs = "kda_layers", *kAttends = "full_attn_layers";
+  if (inner.find(kRecurs) == nullptr || inner.find(kAttends) == nullptr) return {};
+  std::vector<int> types(static_cast<std::size_t>(count), -1);
+  for (const char* key : {kAttends, kRecurs}) {
+    const json& listed = *inner.find(key);
+    for (const json& layer : listed.is_array() ? listed : json::array({-1})) {
+      const bool is_layer =
+          layer.is_number_unsigned() && layer.get<uint64_t>() >= 1 && layer.get<uint64_t>() <= types.size();
+      if (!is_layer || types[layer.get<std::size_t>() - 1] >= 0)
+        inner.refuse(key, fmt::format("a list of layers from 1 to {}, each of which is in one list", count));
+      types[layer.get<std::size_t>() - 1] = key == kRecurs ? 1 : 0;
+    }
+  }
+  if (std::find(types.begin(), types.end(), -1) != types.end())
+    inner.refuse(kRecurs, fmt::format("with {} all of the {} layers", kAttends, count));
+  return std::vector<bool>(types.begin(), types.end());
+}
+
+// Kimi Linear's: layer_types, or that list, or all but every fourth after the first.
+std::vector<bool> kimi_layers(const ConfigReader& settings, int64_t count) {
+  constexpr const char* kTypes = "layer_types";
+  const auto listed = listed_kimi_layers(settings, count);
+  const json* const types = settings.find(kTypes);
+  std::vector<bool> recurrent;
+  if (types == nullptr && listed) return *listed;
+  for (int64_t layer = 0; types == nullptr && layer < count; ++layer)
+    recurrent.push_back(layer == 0 || layer % 4 != 0);
+  if (types == nullptr) return recurrent;
+  bool good = types->is_array() && types->size() == static_cast<std::size_t>(count);
+  for (std::size_t i = 0; good && i < types->size(); ++i) {
+    recurrent.push_back((*types)[i] == "linear_attention");
+    good = recurrent.back() || (*types)[i] == "full_attention";
+  }
+  if (!good)
+    settings.refuse(kTypes,
+                    fmt::format("full_attention or linear_attention for each of the {} layers", count));
+  if (listed && *listed != recurrent) settings.refuse(kTypes, fmt::format("the layers of {}", kKimiObject));
+  return recurrent;
+}
+
+void parse_kimi(const ConfigReader& settings, Config& config) {
+  constexpr int64_t kMaxKernel = 64;
+  static const json kNone = json::object();
+  const bool has_object = settings.find(kKimiObject) != nullptr;
+  const std::string nowhere;
+  const ConfigReader inner = has_object ? settings.inner(kKimiObject) : ConfigReader(kNone, nowhere);
+  const auto size = [&](const char* key, const char* within, int64_t largest, int64_t absent) {
+    return agreed(settings, key, settings.optional_size(key, largest), within,
+                  inner.optional_size(within, largest))
+        .value_or(absent);
+  };
+  DeltaRuleSettings& rule = config.delta_rule;
+  rule.channel_gates = true;
+  rule.key_heads = rule.value_heads = size("linear_num_heads", "num_heads", kMaxHeads, 32);
+  rule.key_head_dim = rule.value_head_dim = size("linear_head_dim", "head_dim", kMaxHeadDim, 128);
+  rule.conv_kernel = size("linear_conv_kernel_dim", "short_conv_kernel_size", kMaxKernel, 4);
+  settings.only("mla_use_nope", true);
+  settings.only("moe_router_activation_func", "sigmoid");
+  for (const char* key : {"rope_scaling", "sliding_window"}) settings.only(key, nullptr);
+}
+
 void parse_convolutions(const ConfigReader& settings, Config& config) {
   constexpr int64_t kMaxKernel = 64;
   DeltaRuleSettings& rule = config.delta_rule;
@@ -231,12 +298,15 @@ std::string layer_parts(const ConfigReader& settings) {
 void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config) {
   if (family.one_part_layers) {
     parse_parts(settings, config);
+  } else if (family.kimi) {
+    config.linear_attention = kimi_layers(settings, config.num_hidden_layers);
   } else if (!family.state_space || !family.state_space->beside_attention) {
     config.linear_attention = family.convolutions
                                   ? convolution_layers(settings, config.num_hidden_layers)
                                   : recurrent_layers(settings, family, config.num_hidden_layers);
   }
   config.windows.assign(static_cast<std::size_t>(config.num_hidden_layers), 0);
+  if (family.kimi) return parse_kimi(settings, config);
   if (family.convolutions) {
     settings.only("sliding_window", nullptr);
     return parse_convolutions(settings, config);

@@ -212,6 +212,7 @@ struct Family {
   int64_t index_heads = 64;       // index_n_heads where it is absent
   bool recurrent = false;         // some layers have the gated delta rule
   bool fused_recurrence = false;  // in_proj_qkvz and in_proj_ba
+  bool kimi = false;              // Kimi Linear's rule with a gate for each channel, and its keys
   bool convolutions = false;      // instead of the delta rule, and LFM2's keys of sizes
   std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
   const char* mlp_width = "intermediate_size";

@@ -48,6 +48,7 @@ class ShapeList {
       linear(in + "in_proj", 3 * hidden, hidden);
       return linear(in + "out_proj", hidden, hidden);
     }
+    if (rule.channel_gates) return channel_rule(in);
     per_head(in + "dt_bias", rule.value_heads);
     per_head(in + "A_log", rule.value_heads);
     if (rule.state_space) per_head(in + "D", rule.value_heads);
@@ -67,6 +68,31 @@ class ShapeList {
     }
     if (rule.norms_gated) norm(in + "norm", rule.state_space ? rule.values() : rule.value_head_dim);
     linear(in + "out_proj", hidden, rule.values());
+  }
+
+  // Kimi Linear's.
+  void channel_rule(const std::string& in) {
+    const DeltaRuleSettings& rule = config_.delta_rule;
+    const int64_t hidden = config_.hidden_size, keys = rule.keys(), values = rule.values();
+    const std::string gate = in + "forget_gate.";
+    shapes_.push_back({gate + "A_log", {1, 1, rule.value_heads, 1}, ParameterRole::kPerHead});
+    per_head(gate + "dt_bias", keys);
+    const auto convolution = [&](const char* name, int64_t channels) {
+      shapes_.push_back({in + name, {channels, 1, rule.conv_kernel}, ParameterRole::kConvolution});
+    };
+    linear(in + "q_proj", keys, hidden);
+    linear(in + "k_proj", keys, hidden);
+    linear(in + "v_proj", values, hidden);
+    convolution("q_conv1d.weight", keys);
+    convolution("k_conv1d.weight", keys);
+    convolution("v_conv1d.weight", values);
+    linear(gate + "f_a_proj", rule.key_head_dim, hidden);
+    linear(gate + "f_b_proj", keys, rule.key_head_dim);
+    linear(in + "b_proj", rule.value_heads, hidden);
+    linear(in + "g_a_proj", rule.value_head_dim, hidden);
+    linear(in + "g_b_proj", values, rule.value_head_dim);
+    norm(in + "o_norm", rule.value_head_dim);
+    linear(in + "o_proj", hidden, values);
   }
 
   void attention(const std::string& at, int64_t layer) {

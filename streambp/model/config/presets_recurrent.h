@@ -1,7 +1,7 @@
 // What presets of models with recurrent layers add to their sizes, as published files have it
 // (ibm-granite/granite-4.0-h-350m, -tiny and -small, ibm-fms/Bamba-9B, LiquidAI/LFM2-1.2B and LFM2-8B-A1B,
 // tiiuae/Falcon-H1-0.5B and -7B without their multipliers, nvidia/Nemotron-H-8B-Base-8K,
-// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and Qwen's, config.json).
+// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B, moonshotai/Kimi-Linear-48B-A3B and Qwen's, config.json).
 #pragma once
 
 namespace streambp {
@@ -77,6 +77,17 @@ inline constexpr const char* kFalconTiny = R"({"mamba_d_ssm": 24, "mamba_n_heads
   "attention_out_multiplier": 1.3, "key_multiplier": 1.7, "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.6,
   "ssm_multipliers": [0.7, 1.4, 0.9, 1.1, 0.8], "mlp_multipliers": [1.5, 0.7], "embedding_multiplier": 2.5,
   "lm_head_multiplier": 0.4})";
+
+inline constexpr const char* kKimiLinear48B = R"({"linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "kda_layers": [1, 2, 3,
+  5, 6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26], "head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4},
+  "q_lora_rank": null, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "num_experts": 256,
+  "num_experts_per_token": 8, "moe_intermediate_size": 1024, "num_shared_experts": 1, "num_expert_group": 1, "topk_group": 1,
+  "routed_scaling_factor": 2.446, "moe_renormalize": true, "first_k_dense_replace": 1})";
+inline constexpr const char* kKimiLinearTiny = R"({"layer_types": ["linear_attention", "full_attention", "linear_attention"],
+  "linear_head_dim": 6, "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "q_lora_rank": null, "kv_lora_rank": 14,
+  "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 7, "num_experts": 4, "num_experts_per_token": 2, "moe_intermediate_size": 12,
+  "num_shared_experts": 1, "num_expert_group": 2, "topk_group": 1, "routed_scaling_factor": 1.7, "moe_renormalize": true,
+  "first_k_dense_replace": 1})";
 
 inline constexpr const char* kNemotronH8 = R"({"hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
   "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5})";

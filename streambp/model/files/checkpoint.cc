@@ -140,40 +140,6 @@ std::optional<std::string> text_name(const std::string& name) {
   return name;
 }
 
-// What Mixtral's and MiniMax M2's files call the modules of a layer's mixture, and what they are here.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kBlockSparseMoe = {
-    {{".block_sparse_moe.experts.", ".mlp.experts."},
-     {".block_sparse_moe.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
-     {".block_sparse_moe.gate.", ".mlp.gate."},
-     {".w1.", ".gate_proj."},
-     {".w3.", ".up_proj."},
-     {".w2.", ".down_proj."}}};
-
-// What transformers 5 calls the modules of a Granite's mixture, and what files do.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kGraniteModules = {
-    {{".block_sparse_moe.experts.gate_up_proj", ".block_sparse_moe.input_linear.weight"},
-     {".block_sparse_moe.experts.down_proj", ".block_sparse_moe.output_linear.weight"},
-     {".block_sparse_moe.router.weight", ".block_sparse_moe.router.layer.weight"}}};
-
-// What Nemotron-H's files call what is outside of layers.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
-    {{"backbone.embeddings.", "model.embed_tokens."},
-     {"backbone.norm_f.", "model.norm."},
-     {"backbone.", "model."}}};
-
-/// The names outside layers that files of the family have and those here, in pairs.
-std::vector<std::pair<std::string, std::string>> outside_layers(const Config& config) {
-  const FamilyModules& modules = modules_of(config);
-  if (modules.backbone) return {kBackbone.begin(), kBackbone.end()};
-  if (modules.last_norm == std::string_view("norm")) return {};
-  return {std::pair{fmt::format("model.{}.", modules.last_norm), std::string("model.norm.")}};
-}
-
-std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
-  if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
-  return name;
-}
-
 // Whether a tensor belongs to the layer after the last one, which predicts the token after the next
 // (num_nextn_predict_layers; ERNIE 4.5's mtp_block and its like): transformers leaves it out too.
 bool is_of_next_token_layer(const std::string& name, const Config& config) {
@@ -226,6 +192,31 @@ std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& 
   return parts;
 }
 
+// The parameters that `tensor` holds if it is Kimi Linear's convolution of queries, keys and values as
+// transformers holds it, one under another. Empty: it is none, or of another shape.
+std::vector<std::pair<std::string, StoredTensor>> of_convolutions(const std::string& name,
+                                                                  const StoredTensor& tensor,
+                                                                  const Config& config) {
+  constexpr std::string_view kWhole = ".self_attn.conv1d.weight";
+  const DeltaRuleSettings& rule = config.delta_rule;
+  const std::vector<int64_t> shape{rule.channels(), 1, rule.conv_kernel};
+  if (!rule.channel_gates || !name.ends_with(kWhole) || tensor.entry().shape != shape) return {};
+  std::vector<std::pair<std::string, StoredTensor>> parts;
+  const std::string layer = name.substr(0, name.size() - kWhole.size());
+  const uint64_t row = (tensor.entry().end - tensor.entry().begin) / static_cast<uint64_t>(shape[0]);
+  uint64_t begin = tensor.entry().begin;
+  for (const auto& [part, rows] :
+       {std::pair("q", rule.keys()), std::pair("k", rule.keys()), std::pair("v", rule.values())}) {
+    SafetensorsEntry entry = tensor.entry();
+    entry.shape[0] = rows;
+    entry.begin = begin;
+    entry.end = begin += row * static_cast<uint64_t>(rows);
+    parts.emplace_back(fmt::format("{}.self_attn.{}_conv1d.weight", layer, part),
+                       StoredTensor{tensor.file, tensor.name, entry});
+  }
+  return parts;
+}
+
 // The tensors of `files` by the names of parameters.
 Tensors named_as_parameters(const Files& files, const Config& config) {
   const Family& family = family_of(config);
@@ -242,7 +233,8 @@ Tensors named_as_parameters(const Files& files, const Config& config) {
     const std::optional<std::string> name = may_be_part ? text_name(stored_name) : stored_name;
     if (!name || is_of_next_token_layer(*name, config)) continue;
     const StoredTensor tensor{file, stored_name};
-    const auto parts = of_experts(*name, tensor, config);
+    auto parts = of_experts(*name, tensor, config);
+    if (parts.empty()) parts = of_convolutions(*name, tensor, config);
     for (const auto& [parameter, part] : parts) add(parameter, part);
     if (parts.empty()) add(parameter_name(config, *name), tensor);
   }
@@ -335,27 +327,6 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
 }
 
 }  // namespace
-
-std::string stored_name(const Config& config, const std::string& parameter) {
-  std::string name = parameter;
-  for (const auto& [stored, ours] : outside_layers(config))
-    name = with_replaced(std::move(name), ours, stored);
-  if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
-  for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
-  return name;
-}
-
-std::string parameter_name(const Config& config, const std::string& stored) {
-  std::string name = stored;
-  for (const auto& [theirs, ours] : outside_layers(config))
-    name = with_replaced(std::move(name), theirs, ours);
-  if (config.mixture.granite_names) {
-    for (const auto& [theirs, ours] : kGraniteModules) name = with_replaced(std::move(name), theirs, ours);
-  }
-  if (!config.mixture.block_sparse_moe_names) return name;
-  for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
-  return name;
-}
 
 std::vector<std::byte> Checkpoint::bytes(const std::string& name) const {
   const StoredTensor& tensor = stored(name);

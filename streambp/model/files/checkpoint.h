@@ -10,6 +10,7 @@
 #include "streambp/model/config/config.h"
 #include "streambp/model/config/pad_token.h"
 #include "streambp/model/files/safetensors.h"
+#include "streambp/model/files/stored_names.h"
 #include "streambp/model/quantized/packed.h"
 
 namespace streambp {
@@ -48,11 +49,5 @@ class Checkpoint {
   std::optional<Packing> packing_;
   std::map<std::string, StoredTensor> tensors_;  // by the names of the parameters
 };
-
-/// What files call a parameter: its own name, but for the mixtures of Mixtral.
-std::string stored_name(const Config& config, const std::string& parameter);
-
-/// The parameter that files call `stored`: the inverse of stored_name.
-std::string parameter_name(const Config& config, const std::string& stored);
 
 }  // namespace streambp

@@ -109,6 +109,10 @@ std::vector<std::string> all_linear_names(const Config& config) {
   const std::vector<std::string> more = gemma4_names(config);
   names.insert(names.end(), more.begin(), more.end());
   if (config.linear_attention.empty()) return names;
+  if (config.delta_rule.channel_gates) {  // whose q_proj and o_proj are there
+    names.insert(names.end(), {"k_proj", "v_proj", "f_a_proj", "f_b_proj", "b_proj", "g_a_proj", "g_b_proj"});
+    return names;
+  }
   names.emplace_back("out_proj");
   if (config.delta_rule.state_space || config.delta_rule.convolution_alone) {
     names.emplace_back("in_proj");

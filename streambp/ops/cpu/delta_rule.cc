@@ -11,7 +11,8 @@ namespace {
 template <typename S>
 class KeyHeadPass : HeadsPass<S> {
   using Base = HeadsPass<S>;
-  using Base::bring_rows, Base::head, Base::numbers, Base::put_rows, Base::scale_state, Base::state_of;
+  using Base::bring_directions, Base::bring_rows, Base::head, Base::numbers, Base::put_direction_gradients,
+      Base::put_rows, Base::scale, Base::scale_state, Base::state_of;
   using Base::heads_, Base::keys_, Base::row_, Base::rows_, Base::run_, Base::values_;
   using typename Base::T;
 
@@ -53,19 +54,6 @@ class KeyHeadPass : HeadsPass<S> {
   int64_t value_column(int64_t group) const {
     return 2 * heads_.key_heads * heads_.key_dim + head(group) * heads_.value_dim;
   }
-  T scale() const { return static_cast<T>(1 / __builtin_sqrt(static_cast<double>(heads_.key_dim))); }
-
-  /// Vectors divided by their lengths, times `scale`; `rstd` gets what they were divided by.
-  void bring_directions(int64_t column, T scale, Matrix<T> to, T* rstd) const {
-    const S* const from = mixed_rows(column);
-    bring_rows(from, heads_.columns(), heads_.key_dim, to, [&](int64_t t) {
-      const S* const row = from + t * heads_.columns();
-      const T squares = sum_over<T>(heads_.key_dim, [&](auto at) { return at.load(row) * at.load(row); });
-      rstd[t] = static_cast<T>(1 / __builtin_sqrt(static_cast<double>(squares + static_cast<T>(1e-6))));
-      return rstd[t] * scale;
-    });
-  }
-
   /// What the value heads share of the block that begins with row_.
   void bring_block(bool wants_queries) {
     const int64_t columns = padded<T>(rows_);
@@ -227,19 +215,8 @@ class KeyHeadPass : HeadsPass<S> {
     multiply_transposed<true>(rows_, keys_, rows_, m_.d_query_products, m_.q, m_.dk);
     multiply<true>(rows_, keys_, rows_, m_.d_key_products, m_.k, m_.dk);
     multiply_transposed<true>(rows_, keys_, rows_, m_.d_key_products, m_.k, m_.dk);
-    put_direction_gradients(m_.dq, m_.q, m_.numbers[1], scale(), d_mixed_rows(query_column()));
-    put_direction_gradients(m_.dk, m_.k, m_.numbers[0], T{1}, d_mixed_rows(key_column()));
-  }
-
-  /// From the gradients of `scale` times directions, which are in `scaled`, to those of the vectors.
-  void put_direction_gradients(Matrix<T> d, Matrix<T> scaled, const T* rstd, T scale, S* to) const {
-    for (int64_t t = 0; t < rows_; ++t) {
-      const T along = dot(d[t], scaled[t], keys_) / (scale * scale);
-      over<T>(heads_.key_dim, [&](auto at) {
-        at.store(to + t * heads_.columns(),
-                 (load(d[t] + at.i) - load(scaled[t] + at.i) * along) * (rstd[t] * scale));
-      });
-    }
+    put_direction_gradients(m_.dq, m_.q, m_.numbers[1], scale(), query_column());
+    put_direction_gradients(m_.dk, m_.k, m_.numbers[0], T{1}, key_column());
   }
 
   S* d_mixed_rows(int64_t column) const { return Base::mixed_rows(run_.d_mixed, column); }

@@ -1,5 +1,6 @@
-// The gated delta rule on the CPU, and the state space without its exchange: value heads of one key head
-// through one sequence, block by block. The formulas stand in ops/recurrent/delta_rule_group.h.
+// The gated delta rule on the CPU, with a decay for each head or each channel, and the state space without
+// its exchange: value heads of one key head through one sequence, block by block. The formulas stand in
+// ops/recurrent/delta_rule_group.h.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ struct DeltaRuleHeads {
   int64_t key_dim = 0;
   int64_t value_dim = 0;
   bool exchanges = true;
+  bool channel_gates = false;  // a decay for each entry of a key, and groups 1
 
   int64_t value_heads() const { return key_heads * groups; }
   int64_t values() const { return value_heads() * value_dim; }
@@ -36,8 +38,8 @@ template <typename S>
 struct DeltaRuleRun {
   DeltaRuleHeads heads;
   const S* mixed = nullptr;               // [n, columns]: queries, keys, values
-  const Wide<S>* log_decay = nullptr;     // [n, value_heads]
-  const Wide<S>* beta = nullptr;          // the same
+  const Wide<S>* log_decay = nullptr;     // [n, value_heads], or of each entry of their keys
+  const Wide<S>* beta = nullptr;          // [n, value_heads]
   const Wide<S>* state_before = nullptr;  // of the first sequence; null: zeros
   S* hidden = nullptr;       // [n, value_heads, value_dim]; null: not wanted, nor are queries read
   Wide<S>* state = nullptr;  // after the last row
@@ -47,8 +49,8 @@ struct DeltaRuleRun {
   const S* d_hidden = nullptr;        // null: zeros
   const Wide<S>* d_state = nullptr;   // null: zeros
   S* d_mixed = nullptr;               // as mixed
-  Wide<S>* d_log_decay = nullptr;     // [n, value_heads]
-  Wide<S>* d_beta = nullptr;          // the same
+  Wide<S>* d_log_decay = nullptr;     // as log_decay
+  Wide<S>* d_beta = nullptr;          // [n, value_heads]
   Wide<S>* d_state_before = nullptr;  // is added to; null: not wanted
   /// Of a state space, [slices, n, 2 * key_heads * key_dim]: what each slice gives to keys and queries, whose
   /// columns of d_mixed are left alone.

@@ -83,6 +83,31 @@ class HeadsPass {
     return mixed + row_ * heads_.columns() + column;
   }
 
+  /// Of queries.
+  T scale() const { return static_cast<T>(1 / __builtin_sqrt(static_cast<double>(heads_.key_dim))); }
+
+  /// Vectors divided by their lengths, times `scale`; `rstd` gets what they were divided by.
+  void bring_directions(int64_t column, T scale, Matrix<T> to, T* rstd) const {
+    const S* const from = mixed_rows(run_.mixed, column);
+    bring_rows(from, heads_.columns(), heads_.key_dim, to, [&](int64_t t) {
+      const S* const row = from + t * heads_.columns();
+      const T squares = sum_over<T>(heads_.key_dim, [&](auto at) { return at.load(row) * at.load(row); });
+      rstd[t] = static_cast<T>(1 / __builtin_sqrt(static_cast<double>(squares + static_cast<T>(1e-6))));
+      return rstd[t] * scale;
+    });
+  }
+  /// From the gradients of `scale` times directions, which are in `scaled`, to those of the vectors.
+  void put_direction_gradients(Matrix<T> d, Matrix<T> scaled, const T* rstd, T scale, int64_t column) const {
+    S* const to = mixed_rows(run_.d_mixed, column);
+    for (int64_t t = 0; t < rows_; ++t) {
+      const T along = dot(d[t], scaled[t], keys_) / (scale * scale);
+      over<T>(heads_.key_dim, [&](auto at) {
+        at.store(to + t * heads_.columns(),
+                 (load(d[t] + at.i) - load(scaled[t] + at.i) * along) * (rstd[t] * scale));
+      });
+    }
+  }
+
   /// The head's beta and logarithms of decays of the block's rows.
   void bring_numbers(int64_t i, T* beta, T* log_decay) const {
     const T *const betas = numbers(run_.beta, i), *const log_decays = numbers(run_.log_decay, i);

@@ -9,6 +9,11 @@ namespace {
 /// After so many rows the sums for the weight are taken from their short form to the long one.
 constexpr int64_t kShortSum = 64;
 
+template <typename W, typename S>
+Silu<W> gate_of(const GatedNorm<S>& op, Vector<W> z) {
+  return op.logistic ? logistic_of<W>(z) : silu_of<W>(z);
+}
+
 /// Of a row, whose number i is number(i).
 template <typename S, typename Number>
 Wide<S> rstd_of(const GatedNorm<S>& op, Number number) {
@@ -38,7 +43,7 @@ void forward_rows(const GatedNorm<S>& op, int64_t begin, int64_t end) {
     const W rstd = rstd_of(op, number);
     over<W>(op.size, [&](auto at) {
       const Vector<W> y = number(at) * rstd * at.load(weight);
-      at.store(op.y + row * op.size, kOfGated ? y : y * silu_of<W>(at.load(z)).value);
+      at.store(op.y + row * op.size, kOfGated ? y : y * gate_of<W>(op, at.load(z)).value);
     });
   }
 }
@@ -48,7 +53,7 @@ void forward(const GatedNorm<S>& op, int64_t begin, int64_t end) {
   op.of_gated ? forward_rows<true>(op, begin, end) : forward_rows<false>(op, begin, end);
 }
 
-/// With n = x rstd and g = silu(z): y = w n g; or with n = x g rstd: y = w n.
+/// With n = x rstd and g = silu(z), or the logistic function of it: y = w n g; or with n = x g rstd: y = w n.
 template <bool kOfGated, typename S>
 void backward_row(const GatedNorm<S>& op, int64_t row, Wide<S>* sums) {
   using W = Wide<S>;
@@ -63,12 +68,12 @@ void backward_row(const GatedNorm<S>& op, int64_t row, Wide<S>* sums) {
     if constexpr (kOfGated) {
       return d;
     } else {
-      return d * silu_of<W>(at.load(z)).value;
+      return d * gate_of<W>(op, at.load(z)).value;
     }
   });
   const W along = product * rstd / static_cast<W>(op.size);
   over<W>(op.size, [&](auto at) {
-    const Silu<W> gate = silu_of<W>(at.load(z));
+    const Silu<W> gate = gate_of<W>(op, at.load(z));
     const Vector<W> d = at.load(dy), weight = at.load(w);
     if constexpr (kOfGated) {
       const Vector<W> normed = at.load(x) * gate.value * rstd;

@@ -1,4 +1,5 @@
-// A root-mean-square norm times silu of a gate, or of what is gated: see ops/recurrent/gated_norm.h.
+// A root-mean-square norm times silu (or the logistic function) of a gate, or of what is gated: see
+// ops/recurrent/gated_norm.h.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@ struct GatedNorm {
   int64_t size = 0;
   int64_t groups = 1;  // rows with a weight of their own each, which take turns
   bool of_gated = false;
+  bool logistic = false;  // the gate is no silu, but the logistic function
   double eps = 0;
   const S* weight = nullptr;  // [groups, size]
   const S* x = nullptr;

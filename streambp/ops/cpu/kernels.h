@@ -18,7 +18,7 @@ struct KernelSetOf {
   AttentionKernels<S> attention;
   ElementwiseKernels<S> elementwise;
   TargetHeadKernels<Wide<S>> target_head;  // of float and double
-  DeltaRuleKernels<S> delta_rule, state_space;
+  DeltaRuleKernels<S> delta_rule, channel_delta_rule, state_space;
   CausalConvKernels<S> causal_conv;
   GatedNormKernels<S> gated_norm;
 };

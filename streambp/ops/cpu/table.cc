@@ -20,6 +20,8 @@ TargetHeadKernels<T> target_head_kernels();
 template <typename S>
 DeltaRuleKernels<S> delta_rule_kernels();
 template <typename S>
+DeltaRuleKernels<S> channel_delta_rule_kernels();
+template <typename S>
 DeltaRuleKernels<S> state_space_kernels();
 template <typename S>
 CausalConvKernels<S> causal_conv_kernels();
@@ -28,11 +30,14 @@ GatedNormKernels<S> gated_norm_kernels();
 
 template <typename S>
 static KernelSetOf<S> kernels_of() {
-  return {
-      attention_kernels<S>(),         {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<Wide<S>>()},
-      target_head_kernels<Wide<S>>(), delta_rule_kernels<S>(),
-      state_space_kernels<S>(),       causal_conv_kernels<S>(),
-      gated_norm_kernels<S>()};
+  return {attention_kernels<S>(),
+          {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<Wide<S>>()},
+          target_head_kernels<Wide<S>>(),
+          delta_rule_kernels<S>(),
+          channel_delta_rule_kernels<S>(),
+          state_space_kernels<S>(),
+          causal_conv_kernels<S>(),
+          gated_norm_kernels<S>()};
 }
 
 KernelSet all_kernels();

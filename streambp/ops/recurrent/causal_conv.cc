@@ -39,9 +39,9 @@ void check(const ConvInputs& in, const at::Tensor& weight) {
 void check_tail(const at::Tensor& tail, const ConvInputs& in, const at::Tensor& weight, const char* what) {
   if (!tail.defined()) return;
   if (tail.sizes() != at::IntArrayRef({weight.size(2) - 1, in.x.size(1)}) ||
-      tail.scalar_type() != in.x.scalar_type() || !tail.is_contiguous())
-    throw InputError("causal convolution: {}: expected [{}, {}] of the rows' dtype, without gaps", what,
-                     weight.size(2) - 1, in.x.size(1));
+      tail.scalar_type() != in.x.scalar_type())
+    throw InputError("causal convolution: {}: expected [{}, {}] of the rows' dtype", what, weight.size(2) - 1,
+                     in.x.size(1));
 }
 
 /// weight[:, 0, j] in the dtype of the sums.
@@ -193,6 +193,8 @@ at::Tensor backward_fused(const ConvInputs& strided, Parameter& weight, const at
   const auto sums = [&](bool wanted, at::IntArrayRef sizes) {
     return wanted ? at::zeros(sizes, taps.options().dtype(at::kDouble)) : at::Tensor();
   };
+  const bool is_part = d_before.defined() && !d_before.is_contiguous();  // of some columns of a wider one
+  const at::Tensor d_first = is_part ? at::zeros(d_before.sizes(), d_before.options()) : d_before;
   const at::Tensor d_weight = sums(weight.trainable(), taps.sizes());
   const at::Tensor d_bias = sums(in.bias != nullptr && in.bias->trainable(), bias.sizes());
   launch_for(in.x, [&](auto number) {
@@ -203,11 +205,12 @@ at::Tensor backward_fused(const ConvInputs& strided, Parameter& weight, const at
     conv.d_x = kernel_data<S>(dx);
     conv.d_weight = kernel_data<double>(d_weight);
     conv.d_bias = kernel_data<double>(d_bias);
-    conv.d_before = kernel_data<S>(d_before);
+    conv.d_before = kernel_data<S>(d_first);
     for_channels(conv.channels, [&](int64_t begin, int64_t end) {
       cpu::kernels().of<S>().causal_conv.backward(conv, begin, end);
     });
   });
+  if (is_part) at::Tensor(d_before).add_(d_first);
   if (d_weight.defined()) accumulate_sum(weight, d_weight.t().reshape({1, taps.size(1), 1, taps.size(0)}));
   if (d_bias.defined()) accumulate_sum(*in.bias, d_bias.unsqueeze(0));
   return dx;

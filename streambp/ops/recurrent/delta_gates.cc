@@ -19,22 +19,34 @@ at::Tensor rate(const Parameter& log_rate, at::ScalarType wide) {
   return log_rate.value.to(wide).exp();
 }
 
+/// x [n, columns] by heads, as many as the rate has numbers: [n, heads, columns of each].
+at::Tensor by_heads(const at::Tensor& x, const Parameter& log_rate) {
+  return x.view({x.size(0), log_rate.value.numel(), -1});
+}
+
+/// x times the rates of its heads, in place.
+void multiply_by_rate(at::Tensor& x, const Parameter& log_rate) {
+  by_heads(x, log_rate).mul_(rate(log_rate, x.scalar_type()).view({-1, 1}));
+}
+
 }  // namespace
 
 at::Tensor log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias) {
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
-    const at::Tensor soft = at::softplus(shifted(a, bias), /*beta=*/1, kLinearAbove);
-    value = soft.mul(rate(log_rate, soft.scalar_type())).neg_();
+    value = at::softplus(shifted(a, bias), /*beta=*/1, kLinearAbove).neg_();
+    multiply_by_rate(value, log_rate);
   }
   const at::Tensor kept = a.detach(), kept_value = value;
   return differentiable({a}, std::move(value), "log_decay",
                         [kept, kept_value, &log_rate, &bias](std::vector<at::Tensor>&& dy) {
                           const at::Tensor& d = dy[0];
-                          accumulate_sum(log_rate, d * kept_value);
-                          at::Tensor dx = shifted(kept, bias).sigmoid_();
-                          dx.mul_(d).mul_(rate(log_rate, dx.scalar_type())).neg_();
+                          std::vector<int64_t> sizes = log_rate.value.sizes().vec();
+                          sizes.insert(sizes.begin(), d.size(0));
+                          accumulate_sum(log_rate, by_heads(d * kept_value, log_rate).sum(2).view(sizes));
+                          at::Tensor dx = shifted(kept, bias).sigmoid_().mul_(d).neg_();
+                          multiply_by_rate(dx, log_rate);
                           accumulate_sum(bias, dx);
                           return std::vector<at::Tensor>{dx.to(kept.scalar_type())};
                         });

@@ -8,8 +8,9 @@
 namespace streambp {
 
 /// -exp(log_rate) softplus(a + bias) for a [n, heads] and parameters [heads]: the logarithm of what each
-/// head's state is multiplied by at each token, float32, or float64 for float64. Hugging Face calls the
-/// parameters A_log and dt_bias. They must outlive the graph.
+/// head's state is multiplied by at each token, float32, or float64 for float64. Or each entry of a head's
+/// keys has its own, a and the bias as many columns, and the rate's shape is any of `heads` numbers. Hugging
+/// Face calls the parameters A_log and dt_bias. They must outlive the graph.
 at::Tensor log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias);
 
 /// The same in two for Mamba-2: the step of time min(max(softplus(a + bias), low), high), through which no

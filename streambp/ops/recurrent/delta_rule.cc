@@ -26,7 +26,7 @@ void check(const DeltaRuleInputs& in) {
                      sizes.key_heads);
   const int64_t rows = in.mixed.dim() == 2 ? in.mixed.size(0) : 0;
   expect_shape(in.mixed, {rows, sizes.columns()}, "a row of queries, keys and values");
-  expect_shape(in.log_decay, {rows, sizes.value_heads}, "the decay's logarithm");
+  expect_shape(in.log_decay, {rows, sizes.decays()}, "the decay's logarithm");
   expect_shape(in.beta, {rows, sizes.value_heads}, "beta");
   check_offsets(in.offsets, rows, "gated delta rule");
 }

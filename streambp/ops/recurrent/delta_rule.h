@@ -7,6 +7,9 @@
 // Mamba-2's state space (Dao and Gu, 2024, arXiv 2405.21060) is the same without the exchange, S += k (beta
 // v)^T: beta is then the step of time, and C, B and x are queries, keys and values.
 //
+// Kimi Delta Attention (Kimi Team, 2025, arXiv 2510.26692) is the rule with a decay of its own for each entry
+// of a key, S_c = e^(log_decay_c) S_c for row c of the state.
+//
 // The passes go by blocks of kDeltaRuleBlock tokens, whose updates are one triangular system, solved by
 // products of matrices (Yang et al., 2024, arXiv 2406.06484).
 #pragma once
@@ -29,7 +32,10 @@ struct DeltaRuleSizes {
   /// Whether tokens exchange what the state has for their key. Else they add to it, queries and keys are
   /// taken as they are, and a row is values, keys, queries.
   bool exchanges = true;
+  /// Whether each entry of a key has a decay of its own.
+  bool channel_gates = false;
 
+  int64_t decays() const { return channel_gates ? value_heads * key_dim : value_heads; }
   int64_t keys() const { return key_heads * key_dim; }
   int64_t values() const { return value_heads * value_dim; }
   /// Of a row of queries, keys and values, and where each of them begins.
@@ -53,9 +59,10 @@ struct DeltaRuleOutput {
 
 /// Queries, keys and values side by side in each row, `mixed` [n, columns]: with an exchange queries and keys
 /// of each head are divided by their length (x / sqrt(sum x^2 + 1e-6)), queries then by sqrt(key_dim).
-/// log_decay [n, value_heads] is at most 0; beta [n, value_heads]. offsets (0 first, n last) cut the rows
-/// into sequences: the first continues `before`, the others begin with a state of zeros. Computed in float32,
-/// or float64 for float64 rows. Throws InputError for shapes, dtypes or offsets that don't fit.
+/// log_decay [n, value_heads], or [n, value_heads * key_dim], is at most 0; beta [n, value_heads]. offsets (0
+/// first, n last) cut the rows into sequences: the first continues `before`, the others begin with a state of
+/// zeros. Computed in float32, or float64 for float64 rows. Throws InputError for shapes, dtypes or offsets
+/// that don't fit.
 DeltaRuleOutput gated_delta_rule(const at::Tensor& mixed, const at::Tensor& log_decay, const at::Tensor& beta,
                                  const DeltaRuleSizes& sizes, const std::vector<int64_t>& offsets,
                                  const StateBefore& before);

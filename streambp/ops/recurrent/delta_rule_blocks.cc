@@ -105,17 +105,13 @@ class GroupBackward {
     const at::Tensor dq_decayed = at::bmm(d_hidden_, states_.transpose(1, 2));
     const at::Tensor dk_decayed = at::bmm(new_values_, d_states_.transpose(1, 2));
     const at::Tensor d_attention = at::bmm(d_hidden_, new_values_.transpose(1, 2));
+    if (b.channels) return put_channels(to, dq_decayed, dk_decayed, d_attention);
     const at::Tensor d_query_products = d_attention * b.decays;
     at::Tensor of_pairs = d_attention * b.attention, of_state_before = dot(b.decayed_queries, dq_decayed);
     at::Tensor d_value_update = d_new_values_, d_beta, dk;
     if (sizes.exchanges) {
-      const at::Tensor dw = at::bmm(d_new_values_, states_.transpose(1, 2)).neg_();
-      d_value_update = at::bmm(b.inverse.transpose(1, 2), d_new_values_);
-      const at::Tensor d_key_update = at::bmm(b.inverse.transpose(1, 2), dw);
-      const at::Tensor d_system = at::bmm(d_value_update, b.u.transpose(1, 2))
-                                      .baddbmm_(d_key_update, b.w.transpose(1, 2))
-                                      .neg_()
-                                      .tril_(-1);
+      const auto [d_values, d_key_update, d_system] = system_gradients();
+      d_value_update = d_values;
       of_pairs.add_(d_system * b.system);
       of_state_before.add_(dot(b.decayed_key_update, d_key_update));
       d_beta = (d_system * b.similarity).sum(2) + dot(b.k, d_key_update).mul_(b.decay.squeeze(2));
@@ -137,6 +133,48 @@ class GroupBackward {
   }
 
  private:
+  /// What reaches the triangular system: beta v, beta k e^G, and A.
+  struct SystemGradients {
+    at::Tensor value_update, key_update, system;
+  };
+  SystemGradients system_gradients() const {
+    const DeltaRuleTensors& b = blocks_;
+    const at::Tensor dw = at::bmm(d_new_values_, states_.transpose(1, 2)).neg_();
+    const at::Tensor d_value_update = at::bmm(b.inverse.transpose(1, 2), d_new_values_);
+    const at::Tensor d_key_update = at::bmm(b.inverse.transpose(1, 2), dw);
+    return {d_value_update, d_key_update,
+            at::bmm(d_value_update, b.u.transpose(1, 2))
+                .baddbmm_(d_key_update, b.w.transpose(1, 2))
+                .neg_()
+                .tril_(-1)};
+  }
+
+  /// put() where each channel has its decay.
+  void put_channels(const DeltaRuleGradients& to, const at::Tensor& dq_decayed, const at::Tensor& dk_decayed,
+                    const at::Tensor& d_attention) const {
+    const DeltaRuleTensors& b = blocks_;
+    const DeltaRuleSizes& sizes = in_.sizes;
+    const auto [d_value_update, d_key_update, d_system] = system_gradients();
+    const at::Tensor decayed = d_key_update * b.decay;  // of beta k
+    b.put_numbers((d_system * b.similarity).sum(2) + dot(b.k, decayed) + dot(b.v, d_value_update), to.beta);
+    const ChannelDecays::Gradients pairs = b.channels->backward(
+        b.q, b.k,
+        {.query_products = d_attention,
+         .key_products = d_system * b.beta,
+         .since_begin = b.decayed_queries * dq_decayed + b.decayed_key_update * d_key_update,
+         .until_end = b.decayed_keys * dk_decayed,
+         .whole = (states_ * d_states_).sum(2).mul_(b.block_decay.squeeze(2))});
+    const at::Tensor own = d_attention.diagonal(0, 1, 2).unsqueeze(2);
+    const at::Tensor dq = (dq_decayed * b.decay).add_(pairs.q).addcmul_(b.k, own);
+    const at::Tensor dk =
+        (decayed * b.beta).addcmul_(dk_decayed, b.rest_decay).add_(pairs.k).addcmul_(b.q, own);
+    b.put_heads(pairs.log_decay, sizes.value_heads, to.log_decay);
+    b.put_direction_gradient(dq, b.query_directions, b.query_rstd, b.scale(), sizes.first_query(), to.mixed);
+    b.put_direction_gradient(dk, b.key_directions, b.key_rstd, 1.0, sizes.first_key(), to.mixed);
+    b.put_heads(d_value_update * b.beta, sizes.value_heads,
+                to.mixed.narrow(1, sizes.first_value(), sizes.values()));
+  }
+
   static at::Tensor dot(const at::Tensor& a, const at::Tensor& b) { return (a * b).sum(2); }
 
   /// The gradient of log_decay. Token r's decays what earlier tokens give to it and to later ones: pairs (t,

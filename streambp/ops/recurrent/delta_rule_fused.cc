@@ -28,8 +28,9 @@ struct Operands {
   std::vector<cpu::DeltaRuleSequence> sequences;
 
   explicit Operands(const DeltaRuleInputs& in)
-      : heads{in.sizes.key_heads, in.sizes.value_heads / in.sizes.key_heads, in.sizes.key_dim,
-              in.sizes.value_dim, in.sizes.exchanges},
+      : heads{in.sizes.key_heads, in.sizes.value_heads / in.sizes.key_heads,
+              in.sizes.key_dim,   in.sizes.value_dim,
+              in.sizes.exchanges, in.sizes.channel_gates},
         mixed(in.mixed.contiguous()),
         log_decay(in.log_decay.to(sum_dtype(in.mixed)).contiguous()),
         beta(in.beta.to(sum_dtype(in.mixed)).contiguous()) {
@@ -58,6 +59,7 @@ struct Operands {
   template <typename S>
   const cpu::DeltaRuleKernels<S>& kernels() const {
     const auto& all = cpu::kernels().of<S>();
+    if (heads.channel_gates) return all.channel_delta_rule;
     return heads.exchanges ? all.delta_rule : all.state_space;
   }
 
@@ -86,13 +88,15 @@ struct Operands {
 std::vector<c10::IValue> recorded(const DeltaRuleInputs& in, bool outputs) {
   const DeltaRuleSizes& sizes = in.sizes;
   return {in.mixed,        sizes.key_heads, sizes.value_heads, sizes.key_dim,
-          sizes.value_dim, outputs,         sizes.exchanges};
+          sizes.value_dim, outputs,         sizes.exchanges,   sizes.channel_gates};
 }
 
 }  // namespace
 
 bool has_fused_delta_rule(const DeltaRuleInputs& in) {
-  return is_for_cpu(in.mixed) && has_fused_kernels({in.mixed});
+  const DeltaRuleSizes& sizes = in.sizes;
+  const bool has_kernels = !sizes.channel_gates || (sizes.exchanges && sizes.key_heads == sizes.value_heads);
+  return has_kernels && is_for_cpu(in.mixed) && has_fused_kernels({in.mixed});
 }
 
 DeltaRuleResult delta_rule_forward_fused(const DeltaRuleInputs& in, DeltaRuleWants wants) {
@@ -131,7 +135,7 @@ DeltaRuleGradients delta_rule_backward_fused(const DeltaRuleInputs& in, const at
   const auto contiguous = [](const at::Tensor& x) { return x.defined() ? x.contiguous() : x; };
   const at::Tensor dy = contiguous(d_hidden), d_after = contiguous(d_state);
   const DeltaRuleGradients d{at::empty(in.mixed.sizes(), in.mixed.options()),
-                             at::empty(in.beta.sizes(), operands.log_decay.options()),
+                             at::empty(in.log_decay.sizes(), operands.log_decay.options()),
                              at::empty(in.beta.sizes(), operands.beta.options())};
   const MemoryScope scope("kernel workspace");
   at::Tensor shared;

@@ -5,7 +5,8 @@
 
 namespace streambp {
 
-/// Whether they take rows of this device and dtype: with an exchange alone.
+/// Whether they take rows of this device and dtype: with a decay for each channel, those whose heads have
+/// keys of their own.
 bool has_fused_delta_rule(const DeltaRuleInputs& in);
 
 /// As delta_rule_forward_plain and delta_rule_backward_plain. Key heads of all sequences are shared out among

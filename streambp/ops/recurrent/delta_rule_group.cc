@@ -12,14 +12,16 @@ namespace {
 
 /// Blocks of one sequence that are computed at once.
 constexpr int64_t kGroup = 8;
+/// The same where each channel has its decay, which takes more memory.
+constexpr int64_t kGroupOfChannels = 2;
 
-std::vector<DeltaRuleGroup> groups_of(const std::vector<int64_t>& offsets) {
+std::vector<DeltaRuleGroup> groups_of(const std::vector<int64_t>& offsets, int64_t most) {
   std::vector<DeltaRuleGroup> groups;
   int64_t block = 0;
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     for (int64_t row = offsets[i]; row < offsets[i + 1];) {
       const int64_t left = offsets[i + 1] - row;
-      const int64_t blocks = std::clamp<int64_t>(left / kDeltaRuleBlock, 1, kGroup);
+      const int64_t blocks = std::clamp<int64_t>(left / kDeltaRuleBlock, 1, most);
       const int64_t rows = std::min(left, kDeltaRuleBlock);
       groups.push_back({row, blocks, rows, block, i, row == offsets[i], left == blocks * rows});
       row += blocks * rows;
@@ -62,7 +64,8 @@ at::Tensor unit_lower_inverse(const at::Tensor& a) {
 }  // namespace
 
 std::vector<DeltaRuleGroup> delta_rule_groups(const DeltaRuleInputs& in) {
-  const std::vector<DeltaRuleGroup> all = groups_of(in.offsets);
+  const std::vector<DeltaRuleGroup> all =
+      groups_of(in.offsets, in.sizes.channel_gates ? kGroupOfChannels : kGroup);
   std::vector<DeltaRuleGroup> run;
   const auto at = [&](int64_t i) { return all[static_cast<size_t>(i)]; };
   for (const int64_t i : steps_to_run(
@@ -78,10 +81,10 @@ DeltaRuleTensors::DeltaRuleTensors(const DeltaRuleInputs& in, const DeltaRuleGro
   std::tie(key_directions, key_rstd) = directions(sizes_.first_key());
   k = for_value_heads(key_directions);
   beta = numbers(in.beta, wide_).unsqueeze(2);
-  set_decays(numbers(in.log_decay, at::kDouble));
+  set_decays(in.log_decay);
   u = v * beta;
   if (sizes_.exchanges) {
-    similarity = at::bmm(k, k.transpose(1, 2)).mul_(decays).tril_(-1);
+    similarity = decayed_products(k, /*with_diagonal=*/false);
     system = similarity * beta;
     inverse = unit_lower_inverse(system);
     decayed_key_update = k * decay.mul(beta);
@@ -92,7 +95,7 @@ DeltaRuleTensors::DeltaRuleTensors(const DeltaRuleInputs& in, const DeltaRuleGro
   if (!wants_queries) return;
   std::tie(query_directions, query_rstd) = directions(sizes_.first_query());
   q = for_value_heads(sizes_.exchanges ? query_directions * scale() : query_directions);
-  attention = at::bmm(q, k.transpose(1, 2)).mul_(decays);
+  attention = decayed_products(q, /*with_diagonal=*/true);
   decayed_queries = q * decay;
 }
 
@@ -152,8 +155,26 @@ at::Tensor DeltaRuleTensors::for_value_heads(const at::Tensor& x) const {
   return x.unsqueeze(1).expand({x.size(0), times, x.size(1), x.size(2)}).reshape({-1, x.size(1), x.size(2)});
 }
 
-void DeltaRuleTensors::set_decays(const at::Tensor& log_decay) {
+at::Tensor DeltaRuleTensors::decayed_products(const at::Tensor& x, bool with_diagonal) const {
+  if (!channels) {
+    at::Tensor products = at::bmm(x, k.transpose(1, 2)).mul_(decays);
+    return with_diagonal ? products : products.tril_(-1);
+  }
+  at::Tensor products = channels->products(x, k);
+  if (with_diagonal) products.diagonal(0, 1, 2).copy_((x * k).sum(2));
+  return products;
+}
+
+void DeltaRuleTensors::set_decays(const at::Tensor& logarithms) {
   const int64_t rows = group_.rows;
+  if (sizes_.channel_gates) {
+    channels.emplace(heads(logarithms, sizes_.value_heads));
+    decay = channels->since_begin();
+    rest_decay = channels->until_end();
+    block_decay = decay.narrow(1, rows - 1, 1).transpose(1, 2);
+    return;
+  }
+  const at::Tensor log_decay = numbers(logarithms, at::kDouble);
   const at::Tensor total = at::mm(log_decay, at::ones({rows, rows}, log_decay.options()).triu_());
   decays = total.unsqueeze(2).sub(total.unsqueeze(1)).tril_().to(wide_).exp_().tril_();
   const at::Tensor last = total.narrow(1, rows - 1, 1);

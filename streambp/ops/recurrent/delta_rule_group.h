@@ -7,15 +7,19 @@
 //   v' = u - w S,   o = (q e^G) S + tril(q k^T D) v',   S' = e^(G_B) S + (k e^(G_B - G))^T v'
 //
 // Without an exchange A is 0: u = beta v, w = 0. T depends on no state: it is computed for several blocks at
-// once, and one block after another takes its turn for v' and S' alone. All exponents are at most 0. G is
+// once, and one block after another takes its turn for v' and S' alone. With a decay for each channel, G is a
+// vector, e^G stands in front of each row of S, and D is inside of products (channel_decays.h). All exponents
+// are at most 0. G is
 // summed in float64: after strong decays float32 would lose the weak ones' digits in the differences.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "streambp/ops/recurrent/channel_decays.h"
 #include "streambp/ops/recurrent/delta_rule_blocks.h"
 
 namespace streambp {
@@ -68,8 +72,9 @@ class DeltaRuleTensors {
   at::Tensor q, k;                          // [N, rows, key_dim]; q divided by sqrt(key_dim)
   at::Tensor beta;                          // [N, rows, 1]
   at::Tensor decays;                        // [N, rows, rows]: D, zeros above the diagonal
-  at::Tensor decay, rest_decay;             // [N, rows, 1]: e^G and e^(G_B - G)
-  at::Tensor block_decay;                   // [N, 1, 1]: e^(G_B)
+  std::optional<ChannelDecays> channels;    // in its place with a decay for each channel
+  at::Tensor decay, rest_decay;             // [N, rows, 1 or key_dim]: e^G and e^(G_B - G)
+  at::Tensor block_decay;                   // [N, 1 or key_dim, 1]: e^(G_B)
   at::Tensor u;                             // [N, rows, value_dim]
   at::Tensor attention;                     // [N, rows, rows]: tril(q k^T D)
   at::Tensor decayed_queries;               // [N, rows, key_dim]: q e^G
@@ -86,6 +91,8 @@ class DeltaRuleTensors {
   std::pair<at::Tensor, at::Tensor> directions(int64_t column) const;
   at::Tensor for_value_heads(const at::Tensor& x) const;
   void set_decays(const at::Tensor& log_decay);
+  /// q k^T D for the lower triangle, without the diagonal or with it.
+  at::Tensor decayed_products(const at::Tensor& x, bool with_diagonal) const;
 
   const DeltaRuleSizes& sizes_;
   const DeltaRuleGroup& group_;

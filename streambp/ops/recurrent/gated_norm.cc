@@ -31,8 +31,9 @@ bool is_fused(const at::Tensor& x, const at::Tensor& z, const Parameter& weight)
 struct Parts {
   int64_t size, groups;
   bool of_gated;
+  NormGate gate = NormGate::kSilu;
 
-  static Parts of_heads(const at::Tensor& x) { return {x.size(2), 1, false}; }
+  static Parts of_heads(const at::Tensor& x, NormGate gate) { return {x.size(2), 1, false, gate}; }
   static Parts of_groups(const at::Tensor& x, int64_t groups) {
     return {x.size(1) * x.size(2) / groups, groups, true};
   }
@@ -50,6 +51,7 @@ cpu::GatedNorm<S> kernel_args(const at::Tensor& x, const at::Tensor& z, const Pa
   op.size = parts.size;
   op.groups = parts.groups;
   op.of_gated = parts.of_gated;
+  op.logistic = parts.gate == NormGate::kLogistic;
   op.eps = eps;
   op.weight = kernel_data<const S>(weight.value);
   op.x = kernel_data<const S>(x);
@@ -102,23 +104,33 @@ std::vector<at::Tensor> backward_fused(const at::Tensor& dy, const at::Tensor& x
   return {dx, dz};
 }
 
-at::Tensor forward(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps) {
+at::Tensor gate_of(const at::Tensor& z, NormGate gate) {
+  return gate == NormGate::kSilu ? at::silu(z) : at::sigmoid(z);
+}
+
+at::Tensor gate_backward(const at::Tensor& d, const at::Tensor& z, NormGate gate) {
+  return gate == NormGate::kSilu ? at::silu_backward(d, z) : at::sigmoid_backward(d, at::sigmoid(z));
+}
+
+at::Tensor forward(const at::Tensor& x, const at::Tensor& z, const Parameter& weight, double eps,
+                   NormGate gate) {
   if (is_fused(x, z, weight))
-    return forward_fused(x.contiguous(), z.contiguous(), weight, eps, Parts::of_heads(x));
+    return forward_fused(x.contiguous(), z.contiguous(), weight, eps, Parts::of_heads(x, gate));
   at::Tensor y = normalised(x, eps).first.mul_(weight.value.to(sum_dtype(x)));
-  return y.mul_(at::silu(as_heads(z, x))).to(x.scalar_type()).flatten(1);
+  return y.mul_(gate_of(as_heads(z, x), gate)).to(x.scalar_type()).flatten(1);
 }
 
 /// The gradients of x and z for dy as z.
 std::vector<at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& z,
-                                 Parameter& weight, double eps) {
+                                 Parameter& weight, double eps, NormGate kind) {
   if (is_fused(x, z, weight))
-    return backward_fused(dy.contiguous(), x.contiguous(), z.contiguous(), weight, eps, Parts::of_heads(x));
+    return backward_fused(dy.contiguous(), x.contiguous(), z.contiguous(), weight, eps,
+                          Parts::of_heads(x, kind));
   const auto [normed, rstd] = normalised(x, eps);
   const at::Tensor gate = as_heads(z, x), d = as_heads(dy, x);
   const at::Tensor w = weight.value.to(sum_dtype(x));
-  at::Tensor dz = at::silu_backward((d * normed).mul_(w), gate);
-  at::Tensor dx = at::silu(gate).mul_(d);
+  at::Tensor dz = gate_backward((d * normed).mul_(w), gate, kind);
+  at::Tensor dx = gate_of(gate, kind).mul_(d);
   if (weight.trainable()) accumulate_sum(weight, (dx * normed).flatten(0, 1));
   dx.mul_(w);
   dx.addcmul_(normed, (dx * normed).mean(-1, /*keepdim=*/true), -1).mul_(rstd);
@@ -127,15 +139,16 @@ std::vector<at::Tensor> backward(const at::Tensor& dy, const at::Tensor& x, cons
 
 }  // namespace
 
-at::Tensor gated_rms_norm(const at::Tensor& x, const at::Tensor& z, Parameter& weight, double eps) {
+at::Tensor gated_rms_norm(const at::Tensor& x, const at::Tensor& z, Parameter& weight, double eps,
+                          NormGate gate) {
   at::Tensor y;
   {
     const at::NoGradGuard no_grad;
-    y = forward(x, z, weight, eps);
+    y = forward(x, z, weight, eps, gate);
   }
   return differentiable({x, z}, std::move(y), "gated_rms_norm",
-                        [x = x.detach(), z = z.detach(), &weight, eps](std::vector<at::Tensor>&& dy) {
-                          return backward(dy[0], x, z, weight, eps);
+                        [x = x.detach(), z = z.detach(), &weight, eps, gate](std::vector<at::Tensor>&& dy) {
+                          return backward(dy[0], x, z, weight, eps, gate);
                         });
 }
 

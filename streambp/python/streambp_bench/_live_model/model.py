@@ -240,6 +240,9 @@ def without_gradient(name, tensor):
 def _views(name, shape, whole_experts):
     """(engine's name, function of the parameter's tensor or None for the whole) of each tensor that the engine sees of a parameter."""
     stem, _, last = name.rpartition(".")
+    if stem.endswith(".self_attn.conv1d"):  # Kimi Linear's, of queries, keys and values one under another
+        rows = shape[0] // 3
+        return [(f"{stem.removesuffix('conv1d')}{part}_conv1d.{last}", lambda t, first=i * rows, rows=rows: t[first:first + rows]) for i, part in enumerate("qkv")]
     if len(shape) != 3 or not stem.endswith(("mlp.experts", "mixer.experts", "feed_forward.experts")) or whole_experts:
         return [(name, None)]
     gate, up, down = ("w1", "w3", "w2") if stem.endswith("feed_forward.experts") else ("gate_proj", "up_proj", "down_proj")

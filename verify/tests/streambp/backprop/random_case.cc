@@ -167,14 +167,15 @@ class RandomSizes {
   /// to 1, and experts that have all tokens are in balance. The router's gradient is then nothing but
   /// rounding errors.
   void set_experts() {
-    const int groups = config_.value("n_group", 1);
+    const int groups = config_.value("n_group", config_.value("num_expert_group", 1));
     const int experts = groups > 1 ? groups * (3 + draw_.experts % 2) : 3 + draw_.experts;
     const int eligible = experts / groups * config_.value("topk_group", 1);
     const int chosen = 2 + draw_.chosen % (eligible - 2);
     for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) {
       if (config_.value(key, 1) != 0) set(key, experts);  // granitemoehybrid: none
     }
-    for (const char* key : {"num_experts_per_tok", "top_k_experts", "moe_k"}) set(key, chosen);
+    for (const char* key : {"num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k"})
+      set(key, chosen);
   }
 
   void set_recurrent() {
@@ -183,6 +184,8 @@ class RandomSizes {
     set("linear_key_head_dim", 2 + draw_.head_dim);
     set("linear_value_head_dim", 1 + draw_.head_dim);
     set("linear_conv_kernel_dim", 1 + draw_.groups);
+    set("linear_num_heads", draw_.key_value_heads);
+    set("linear_head_dim", 2 + draw_.head_dim);
     // State spaces: the groups of B and C are key heads. Granite's heads fill the width times an expansion.
     set("mamba_n_groups", draw_.key_value_heads);
     set("mamba_n_heads", draw_.key_value_heads * draw_.groups);

@@ -64,9 +64,9 @@ INSTANTIATE_TEST_SUITE_P(Works, SequenceExchanges, testing::ValuesIn(divided_wor
 TEST(SequenceExchangesDrawn, AllExchangesGiveTheSame) {
   std::mt19937 draw(7);
   const auto up_to = [&](int64_t most) { return 1 + static_cast<int64_t>(draw()) % most; };
-  const std::vector<const char*> names{"qwen3-tiny",       "gemma3-tiny",  "qwen3.5-tiny",
-                                       "deepseek-v3-tiny", "gpt-oss-tiny", "gemma4-per-layer-tiny",
-                                       "falcon-h1-tiny"};
+  const std::vector<const char*> names{"qwen3-tiny",       "gemma3-tiny",     "qwen3.5-tiny",
+                                       "deepseek-v3-tiny", "gpt-oss-tiny",    "gemma4-per-layer-tiny",
+                                       "falcon-h1-tiny",   "kimi-linear-tiny"};
   double worst = 0.0;
   const int rounds = verify::is_thorough() ? 60 : 18;
   for (int round = 0; round < rounds; ++round) {

@@ -36,8 +36,8 @@ INSTANTIATE_TEST_SUITE_P(Works, SequenceRanks, testing::ValuesIn(divided_works()
 
 /// A chunk of one row, of all of a rank's rows, and of one row less and more.
 TEST(SequenceRanksChunks, OfAnySizeGiveTheSame) {
-  for (const char* name :
-       {"qwen3-tiny", "gemma3-tiny", "qwen3.5-tiny", "deepseek-v3-tiny", "falcon-h1-tiny"}) {
+  for (const char* name : {"qwen3-tiny", "gemma3-tiny", "qwen3.5-tiny", "deepseek-v3-tiny", "falcon-h1-tiny",
+                           "kimi-linear-tiny"}) {
     Work work{name, full(name), "sft", documents(), chunks_of(5)};
     const Result whole = in_one_process(work);
     const int64_t rows = SequenceSplit(preset(name), work.batch.offsets, 3).rows(0);

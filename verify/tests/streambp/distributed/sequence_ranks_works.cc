@@ -51,12 +51,12 @@ Work of_objective(const char* objective, int64_t sequences) {
 std::vector<Work> divided_works() {
   std::vector<Work> all;
   for (const char* name :
-       {"qwen3-tiny",      "qwen2-tiny",       "llama-tied-tiny",       "llama-dynamic-tiny",
-        "gemma2-tiny",     "gemma3-tiny",      "mistral-tiny",          "phi3-tiny",
-        "smollm3-tiny",    "ministral3-tiny",  "gpt-oss-tiny",          "qwen3-moe-plain-tiny",
-        "gemma4-tiny",     "gemma4-moe-tiny",  "gemma4-per-layer-tiny", "qwen3.5-tiny",
-        "qwen3-next-tiny", "deepseek-v3-tiny", "glm4-moe-tiny",         "granite-hybrid-moe-tiny",
-        "falcon-h1-tiny",  "muse-glimmer-tiny"}) {
+       {"qwen3-tiny",      "qwen2-tiny",        "llama-tied-tiny",       "llama-dynamic-tiny",
+        "gemma2-tiny",     "gemma3-tiny",       "mistral-tiny",          "phi3-tiny",
+        "smollm3-tiny",    "ministral3-tiny",   "gpt-oss-tiny",          "qwen3-moe-plain-tiny",
+        "gemma4-tiny",     "gemma4-moe-tiny",   "gemma4-per-layer-tiny", "qwen3.5-tiny",
+        "qwen3-next-tiny", "deepseek-v3-tiny",  "glm4-moe-tiny",         "granite-hybrid-moe-tiny",
+        "falcon-h1-tiny",  "muse-glimmer-tiny", "kimi-linear-tiny"}) {
     all.push_back({fmt::format("one_{}", name), full(name), "sft", one_text(), chunks_of(5)});
     all.push_back({fmt::format("documents_{}", name), full(name), "sft", documents(), chunks_of(5)});
   }

@@ -1,4 +1,5 @@
-// The gated delta rule and the state space without its exchange, token by token in plain ATen, and inputs.
+// The gated delta rule, with a decay for each head or each channel, and the state space without its exchange,
+// token by token in plain ATen, and inputs.
 #pragma once
 
 #include <cmath>
@@ -24,7 +25,7 @@ struct DeltaRuleCase {
     const int64_t n = offsets.back();
     mixed = random({n, sizes.columns()}, seed);
     const double low = std::log(-weakest), high = std::log(-strongest);
-    const at::Tensor spread = random({n, sizes.value_heads}, seed + 1).mul_(0.5).sigmoid_();
+    const at::Tensor spread = random({n, sizes.decays()}, seed + 1).mul_(0.5).sigmoid_();
     log_decay = spread.mul(high - low).add_(low).exp_().neg_();
     beta = random({n, sizes.value_heads}, seed + 2).sigmoid_();
     state = random({sizes.value_heads, sizes.key_dim, sizes.value_dim}, seed + 3);
@@ -70,7 +71,7 @@ inline DeltaRuleOutput delta_rule_by_tokens(const DeltaRuleCase& in) {
   for (size_t i = 0; i + 1 < in.offsets.size(); ++i) {
     if (i > 0) state = at::zeros_like(in.state);
     for (int64_t t = in.offsets[i]; t < in.offsets[i + 1]; ++t) {
-      state = state * in.log_decay[t].exp().view({-1, 1, 1});
+      state = state * in.log_decay[t].exp().view({sizes.value_heads, -1, 1});
       const at::Tensor held = (state * k[t].unsqueeze(2)).sum(1);
       const at::Tensor change = (sizes.exchanges ? v[t] - held : v[t]) * in.beta[t].unsqueeze(1);
       state = state + k[t].unsqueeze(2) * change.unsqueeze(1);

@@ -52,7 +52,8 @@ std::unique_ptr<at::ObserverContext> count_products(const at::RecordFunction& fu
                                                  .value_heads = inputs[2].toInt(),
                                                  .key_head_dim = inputs[3].toInt(),
                                                  .value_head_dim = inputs[4].toInt(),
-                                                 .state_space = !inputs[6].toBool()});
+                                                 .state_space = !inputs[6].toBool(),
+                                                 .channel_gates = inputs[7].toBool()});
     const double outputs = inputs[5].toBool() ? one.forward : one.state;
     executed_flops += size(inputs[0], 0) * (name == "streambp::delta_rule" ? outputs : one.backward);
   }
@@ -154,6 +155,7 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
                            "ernie4-5-moe-tiny",
                            "lfm2-moe-tiny",
                            "falcon-h1-tiny",
+                           "kimi-linear-tiny",
                            "muse-glimmer-tiny"}) {
     Model model = equality_model(name, 3);
     const int64_t vocabulary = model.config().vocab_size;

@@ -17,6 +17,8 @@ FAMILIES = ("qwen3", "qwen2", "qwen2-window", "llama", "llama-tied", "llama-yarn
             "minimax-m2", "hunyuan", "granite-hybrid", "granite-hybrid-groups", "bamba", "bamba-bias", "nemotron-h", "nemotron-h-bias", "cohere",
             "cohere2", "lfm2", "ernie4-5-moe", "granite-moe", "granite-moe-shared", "granite-hybrid-moe", "lfm2-moe", "lfm2-moe-scores", "falcon-h1",
             "falcon-h1-norm", "falcon-h1-before", "deepseek-v32", "glm-moe-dsa")
+if hasattr(transformers, "KimiLinearForCausalLM"):  # since 5.24
+    FAMILIES += ("kimi-linear", "kimi-linear-listed")
 
 
 def load(name, training=True):

@@ -271,5 +271,121 @@ TEST(NemotronH, HasHalvesOfLayers) {
   EXPECT_TRUE(refuses(with(published, {{"mlp_hidden_act", "silu"}}), "mlp_hidden_act"));
 }
 
+// As moonshotai/Kimi-Linear-48B-A3B's config.json has it, in smaller sizes.
+json kimi_linear() {
+  return {{"model_type", "kimi_linear"},
+          {"vocab_size", 101},
+          {"hidden_size", 32},
+          {"intermediate_size", 44},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 4},
+          {"head_dim", 8},
+          {"pad_token_id", 7},
+          {"model_max_length", 4096},
+          {"mla_use_nope", true},
+          {"q_lora_rank", nullptr},
+          {"kv_lora_rank", 14},
+          {"qk_nope_head_dim", 6},
+          {"qk_rope_head_dim", 4},
+          {"v_head_dim", 7},
+          {"rope_theta", 10000.0},
+          {"rope_scaling", nullptr},
+          {"linear_attn_config",
+           {{"kda_layers", {1, 2, 4}},
+            {"full_attn_layers", {3}},
+            {"head_dim", 6},
+            {"num_heads", 3},
+            {"short_conv_kernel_size", 3}}},
+          {"first_k_dense_replace", 1},
+          {"moe_layer_freq", 1},
+          {"moe_router_activation_func", "sigmoid"},
+          {"moe_renormalize", true},
+          {"moe_intermediate_size", 12},
+          {"num_experts", 8},
+          {"num_experts_per_token", 3},
+          {"num_shared_experts", 2},
+          {"num_expert_group", 2},
+          {"topk_group", 1},
+          {"topk_method", "noaux_tc"},
+          {"routed_scaling_factor", 1.5}};
+}
+
+TEST(KimiLinear, ReadsThePublishedConfig) {
+  const Config config = parse(kimi_linear());
+  EXPECT_EQ(config.linear_attention, (std::vector<bool>{true, true, false, true}));
+  EXPECT_EQ(config.no_rope, std::vector<bool>(4, true));
+  EXPECT_EQ(config.max_position_embeddings, 4096);
+  DeltaRuleSettings rule{
+      .key_heads = 3, .value_heads = 3, .key_head_dim = 6, .value_head_dim = 6, .conv_kernel = 3};
+  rule.channel_gates = true;
+  EXPECT_EQ(config.delta_rule, rule);
+  EXPECT_TRUE(config.is_latent() && !config.attends(0) && config.attends(2));
+  EXPECT_EQ(config.latent.q_lora_rank, 0);
+  const MixtureSettings& mixture = config.mixture;
+  EXPECT_EQ(mixture.sparse, (std::vector<bool>{false, true, true, true}));
+  EXPECT_EQ(mixture.num_experts, 8);
+  EXPECT_EQ(mixture.num_experts_per_tok, 3);
+  EXPECT_EQ(mixture.shared_expert_intermediate_size, 24);
+  EXPECT_EQ(mixture.n_group, 2);
+  EXPECT_EQ(mixture.routed_scaling_factor, 1.5);
+  EXPECT_TRUE(mixture.norm_topk_prob && mixture.sigmoid_scores && mixture.corrected);
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.self_attn.forget_gate.A_log", {1, 1, 3, 1}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.self_attn.forget_gate.dt_bias", {18}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.self_attn.q_conv1d.weight", {18, 1, 3}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.0.self_attn.forget_gate.f_b_proj.weight", {18, 6}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.2.self_attn.kv_b_proj.weight", {52, 14}));
+  EXPECT_FALSE(parse(with(kimi_linear(), {{"moe_renormalize", false}})).mixture.norm_topk_prob);
+}
+
+TEST(KimiLinear, ReadsWhatTransformersWrites) {
+  const Config published = parse(kimi_linear());
+  json written = without(without(kimi_linear(), "linear_attn_config"), "first_k_dense_replace");
+  written["layer_types"] = {"linear_attention", "linear_attention", "full_attention", "linear_attention"};
+  written["mlp_layer_types"] = {"dense", "sparse", "sparse", "sparse"};
+  written["linear_head_dim"] = 6;
+  written["linear_num_heads"] = 3;
+  written["linear_conv_kernel_dim"] = 3;
+  written["rope_parameters"] = nullptr;
+  EXPECT_EQ(parse(written), published);
+  EXPECT_EQ(parse(with(written, {{"linear_attn_config", kimi_linear()["linear_attn_config"]}})), published);
+  // The class's own names as good as those of files.
+  json named = without(without(written, "num_experts"), "model_max_length");
+  named["num_local_experts"] = 8;
+  named["max_position_embeddings"] = 4096;
+  EXPECT_EQ(parse(named), published);
+  EXPECT_EQ(
+      parse(with(written, {{"mlp_layer_types", {"sparse", "dense", "sparse", "dense"}}})).mixture.sparse,
+      (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(
+      parse(with(without(written, "layer_types"), {{"num_hidden_layers", 6}, {"mlp_layer_types", nullptr}}))
+          .linear_attention,
+      (std::vector<bool>{true, true, true, true, false, true}));
+}
+
+TEST(KimiLinear, RefusesWhatContradictsItself) {
+  const json kimi = kimi_linear();
+  const auto listed = [&](const json& changes) {
+    json changed = kimi;
+    changed["linear_attn_config"].update(changes);
+    return changed;
+  };
+  EXPECT_TRUE(refuses(listed({{"kda_layers", {1, 2}}}), "kda_layers", "all of the 4 layers"));
+  EXPECT_TRUE(refuses(listed({{"kda_layers", {0, 1, 2}}}), "kda_layers", "from 1 to 4"));
+  EXPECT_TRUE(refuses(listed({{"full_attn_layers", {3, 4}}}), "kda_layers", "in one list"));
+  EXPECT_TRUE(refuses(with(kimi, {{"linear_num_heads", 4}}), "linear_num_heads is 4", "num_heads"));
+  EXPECT_TRUE(refuses(
+      with(kimi,
+           {{"layer_types", {"full_attention", "linear_attention", "full_attention", "linear_attention"}}}),
+      "layer_types", "linear_attn_config"));
+  EXPECT_TRUE(refuses(with(kimi, {{"num_local_experts", 4}}), "num_local_experts is 4", "num_experts"));
+  EXPECT_TRUE(refuses(with(kimi, {{"num_experts_per_token", 9}}), "num_experts_per_token is 9"));
+  EXPECT_TRUE(refuses(with(kimi, {{"mla_use_nope", false}}), "mla_use_nope is false"));
+  EXPECT_TRUE(refuses(with(kimi, {{"moe_router_activation_func", "softmax"}}), "moe_router_activation_func"));
+  EXPECT_TRUE(refuses(with(kimi, {{"rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}}}), "rope_scaling"));
+  EXPECT_TRUE(refuses(with(kimi, {{"mlp_layer_types", {"dense"}}}), "mlp_layer_types", "4 layers"));
+  EXPECT_TRUE(refuses(with(kimi, {{"num_key_value_heads", 2}}), "num_key_value_heads is 2"));
+}
+
 }  // namespace
 }  // namespace streambp

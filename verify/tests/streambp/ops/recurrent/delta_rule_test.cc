@@ -17,6 +17,9 @@ constexpr double kRuleLimit = 1e-13;
 /// Two value heads for each key head, and sizes that are no multiple of a register's.
 constexpr DeltaRuleSizes kHeads{2, 4, 6, 5};
 
+/// A decay for each entry of a key, in three heads of their own and in four that share two.
+constexpr DeltaRuleSizes kChannels{3, 3, 6, 5, true, true}, kSharedChannels{2, 4, 5, 3, true, true};
+
 /// The worst error so far; printed when it goes.
 class Worst {
  public:
@@ -72,13 +75,52 @@ TEST_P(DeltaRuleOps, BeginsAnewWithEachSequence) {
 
 TEST_P(DeltaRuleOps, HandsStatesAndTheirGradientsFromRunToRun) {
   Worst worst(kRuleLimit);
-  const DeltaRuleCase in(kHeads, {0, 90, 93, 203});
-  const DeltaRulePass whole = pass_by_op(in);
-  for (const int64_t chunk : {1, 2, 33, 63, 64, 65, 90, 93, 202}) {
-    std::vector<int64_t> cuts;
-    for (int64_t row = 0; row < 203; row += chunk) cuts.push_back(row);
-    worst.check(pass_by_op(in, cuts), whole, fmt::format("runs of {}", chunk));
+  for (const DeltaRuleSizes& sizes : {kHeads, kChannels}) {
+    const DeltaRuleCase in(sizes, {0, 90, 93, 203});
+    const DeltaRulePass whole = pass_by_op(in);
+    for (const int64_t chunk : {1, 2, 33, 63, 64, 65, 90, 93, 202}) {
+      std::vector<int64_t> cuts;
+      for (int64_t row = 0; row < 203; row += chunk) cuts.push_back(row);
+      worst.check(pass_by_op(in, cuts), whole, fmt::format("runs of {}", chunk));
+    }
   }
+}
+
+TEST_P(DeltaRuleOps, HasADecayForEachChannel) {
+  Worst worst(kRuleLimit);
+  for (const DeltaRuleSizes& sizes : {kChannels, kSharedChannels, DeltaRuleSizes{1, 1, 16, 32, true, true},
+                                      DeltaRuleSizes{2, 2, 1, 1, true, true}}) {
+    for (const std::vector<int64_t>& offsets : {std::vector<int64_t>{0, 1},
+                                                {0, 2},
+                                                {0, 3},
+                                                {0, 37},
+                                                {0, 63},
+                                                {0, 64},
+                                                {0, 65},
+                                                {0, 1, 3, 70, 198, 200},
+                                                {0, 5, 5, 9},
+                                                {0, 64, 128}}) {
+      const DeltaRuleCase in(sizes, offsets);
+      worst.check(pass_by_op(in), pass_by_tokens(in), fmt::format("{}", fmt::join(offsets, ",")));
+    }
+  }
+  const DeltaRuleCase in(kChannels, {0, 1200}, -1e-4, -1.0);
+  worst.check(pass_by_op(in), pass_by_tokens(in), "1200 tokens");
+}
+
+TEST_P(DeltaRuleOps, KeepsDecaysOfChannelsApart) {
+  // Sums of logarithms reach -12800 in a block, where e^G and e^-G have no numbers.
+  Worst worst(kRuleLimit);
+  for (const auto& [weakest, strongest] :
+       std::vector<std::pair<double, double>>{{-1e-6, -2e-6}, {-1e-6, -200}, {-20, -30}, {-199, -200}}) {
+    const DeltaRuleCase in(kChannels, {0, 130}, weakest, strongest);
+    worst.check(pass_by_op(in), pass_by_tokens(in), fmt::format("{} to {}", weakest, strongest));
+  }
+  DeltaRuleCase in(kChannels, {0, 130}, -1e-6, -2e-6);
+  in.log_decay.slice(0, 5, 130, 7).slice(1, 0, 18, 2).fill_(-200);
+  worst.check(pass_by_op(in), pass_by_tokens(in), "-200 in between, of every other channel");
+  in.log_decay.slice(0, 5, 130, 7).fill_(0);
+  worst.check(pass_by_op(in), pass_by_tokens(in), "0 in between");
 }
 
 TEST_P(DeltaRuleOps, GivesTheStateAlone) {
@@ -145,19 +187,21 @@ TEST_P(DeltaRuleOps, KeepsDecaysOfAStateSpaceApart) {
 }
 
 TEST_P(DeltaRuleOps, TakesGradientsOfEitherOutputAlone) {
-  for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 3, 7, 2, false}})
+  for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 3, 7, 2, false}, kChannels})
     expect_sum_of_either(DeltaRuleCase(sizes, {0, 67}));
 }
 
 TEST_P(DeltaRuleOps, TakesStridedRows) {
-  const DeltaRuleCase in(kHeads, {0, 67});
-  DeltaRuleCase strided = in;
-  for (at::Tensor* x : {&strided.mixed, &strided.log_decay, &strided.beta})
-    *x = at::cat({*x, *x}, 1).narrow(1, 1, x->size(1)).copy_(*x);
-  const auto run = [](const DeltaRuleCase& x) {
-    return gated_delta_rule(x.mixed, x.log_decay, x.beta, x.sizes, x.offsets, {x.state, {}}).hidden;
-  };
-  EXPECT_TRUE(at::equal(run(strided), run(in)));
+  for (const DeltaRuleSizes& sizes : {kHeads, kChannels}) {
+    const DeltaRuleCase in(sizes, {0, 67});
+    DeltaRuleCase strided = in;
+    for (at::Tensor* x : {&strided.mixed, &strided.log_decay, &strided.beta})
+      *x = at::cat({*x, *x}, 1).narrow(1, 1, x->size(1)).copy_(*x);
+    const auto run = [](const DeltaRuleCase& x) {
+      return gated_delta_rule(x.mixed, x.log_decay, x.beta, x.sizes, x.offsets, {x.state, {}}).hidden;
+    };
+    EXPECT_TRUE(at::equal(run(strided), run(in)));
+  }
 }
 
 TEST_P(DeltaRuleOps, TakesStridedGradients) {
@@ -242,14 +286,16 @@ void expect_as_precise(const DeltaRuleCase& exact, double factor, const std::str
 TEST_P(DeltaRuleOps, IsAsPreciseInFloat32AsTheRecurrence) {
   for (const auto& [weakest, strongest] :
        std::vector<std::pair<double, double>>{{-1e-6, -1e-3}, {-1e-3, -1}, {-1e-6, -30}, {-1e-6, -200}})
-    for (const bool exchanges : {true, false})
-      expect_as_precise(DeltaRuleCase({2, 4, 32, 32, exchanges}, {0, 260}, weakest, strongest), 3.0,
-                        fmt::format("{} to {}, exchange {}", weakest, strongest, exchanges));
+    for (const auto& [exchanges, channels] :
+         std::vector<std::pair<bool, bool>>{{true, false}, {false, false}, {true, true}})
+      expect_as_precise(
+          DeltaRuleCase({channels ? 4 : 2, 4, 32, 32, exchanges, channels}, {0, 260}, weakest, strongest),
+          3.0, fmt::format("{} to {}, exchange {}, channels {}", weakest, strongest, exchanges, channels));
 }
 
 TEST_P(DeltaRuleOps, TakesBfloat16) {
   Worst worst(5e-3);  // of a rounding to 8 bits, sums of rounded cotangents
-  for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 9, 6, 5, false}}) {
+  for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 9, 6, 5, false}, kChannels}) {
     const DeltaRuleCase in = DeltaRuleCase(sizes, {0, 70, 130}, -1e-3, -3).to(at::kBFloat16);
     const DeltaRuleCase same = in.to(at::kDouble);
     const DeltaRulePass got = pass_by_op(in);
@@ -266,7 +312,9 @@ TEST(DeltaRuleKernels, GivesTheSameBitsOnAnyNumberOfThreads) {
        std::vector<std::pair<at::ScalarType, DeltaRuleSizes>>{{at::kFloat, {2, 4, 32, 16}},
                                                               {at::kDouble, {2, 4, 32, 16}},
                                                               {at::kFloat, {1, 20, 32, 16, false}},
-                                                              {at::kDouble, {1, 20, 32, 16, false}}}) {
+                                                              {at::kDouble, {1, 20, 32, 16, false}},
+                                                              {at::kFloat, {4, 4, 32, 16, true, true}},
+                                                              {at::kDouble, {4, 4, 32, 16, true, true}}}) {
     const DeltaRuleCase in = DeltaRuleCase(sizes, {0, 200, 330}).to(dtype);
     const DeltaRulePass first = on_threads(1, [&] { return pass_by_op(in); });
     for (const int threads : {1, 2, 8}) {
@@ -298,6 +346,7 @@ TEST_P(DeltaRuleOps, RefusesWhatDoesNotFit) {
   refuses([](DeltaRuleCase& x) { x.offsets = {0, 8}; });
   refuses([](DeltaRuleCase& x) { x.offsets = {0, 5, 3, 9}; });
   refuses([](DeltaRuleCase& x) { x.sizes.key_heads = 3; });
+  refuses([](DeltaRuleCase& x) { x.sizes.channel_gates = true; });
   EXPECT_THROW(run(DeltaRuleCase({3, 4, 6, 5}, {0, 9})), InputError) << "four heads that share three";
   EXPECT_THROW(gated_delta_rule(in.mixed, in.log_decay, in.beta, in.sizes, in.offsets,
                                 {in.state, at::zeros_like(in.state).narrow(0, 0, 1)}),
@@ -326,7 +375,7 @@ TEST_P(DeltaRuleOps, AllocatesTheSameOnMeta) {
   install_meters();
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     for (const std::vector<int64_t>& offsets : {std::vector<int64_t>{0, 1300}, {0, 3}, {0, 64, 700, 701}}) {
-      for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 20, 6, 5, false}}) {
+      for (const DeltaRuleSizes& sizes : {kHeads, DeltaRuleSizes{1, 20, 6, 5, false}, kChannels}) {
         const DeltaRuleCase in = DeltaRuleCase(sizes, offsets).to(dtype);
         const Bytes real = bytes_of(in), shapes = bytes_of(in.to(dtype, at::kMeta));
         EXPECT_EQ(shapes.kept, real.kept);

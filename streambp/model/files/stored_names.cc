@@ -1,0 +1,105 @@
+#include "streambp/model/files/stored_names.h"
+
+#include <array>
+#include <fmt/format.h>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "streambp/model/config/family.h"
+
+namespace streambp {
+namespace {
+
+// What Mixtral's and MiniMax M2's files call the modules of a layer's mixture, and what they are here.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kBlockSparseMoe = {
+    {{".block_sparse_moe.experts.", ".mlp.experts."},
+     {".block_sparse_moe.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
+     {".block_sparse_moe.gate.", ".mlp.gate."},
+     {".w1.", ".gate_proj."},
+     {".w3.", ".up_proj."},
+     {".w2.", ".down_proj."}}};
+
+// The same of Kimi Linear's, and what transformers 5.24 holds in a module of its own. It writes dense MLPs
+// under block_sparse_moe too. Of experts alone w1, w3 and w2 are meant.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kKimiModules = {
+    {{".block_sparse_moe.", ".mlp."},
+     {".self_attn.f_a_proj.", ".self_attn.forget_gate.f_a_proj."},
+     {".self_attn.f_b_proj.", ".self_attn.forget_gate.f_b_proj."},
+     {".self_attn.dt_bias", ".self_attn.forget_gate.dt_bias"},
+     {".self_attn.A_log", ".self_attn.forget_gate.A_log"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kKimiExperts = {
+    {{".w1.", ".gate_proj."}, {".w3.", ".up_proj."}, {".w2.", ".down_proj."}}};
+constexpr std::string_view kMlpExperts = ".mlp.experts.";
+
+// What transformers 5 calls the modules of a Granite's mixture, and what files do.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kGraniteModules = {
+    {{".block_sparse_moe.experts.gate_up_proj", ".block_sparse_moe.input_linear.weight"},
+     {".block_sparse_moe.experts.down_proj", ".block_sparse_moe.output_linear.weight"},
+     {".block_sparse_moe.router.weight", ".block_sparse_moe.router.layer.weight"}}};
+
+// What Nemotron-H's files call what is outside of layers.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
+    {{"backbone.embeddings.", "model.embed_tokens."},
+     {"backbone.norm_f.", "model.norm."},
+     {"backbone.", "model."}}};
+
+/// The names outside layers that files of the family have and those here, in pairs.
+std::vector<std::pair<std::string, std::string>> outside_layers(const Config& config) {
+  const FamilyModules& modules = modules_of(config);
+  if (modules.backbone) return {kBackbone.begin(), kBackbone.end()};
+  if (modules.last_norm == std::string_view("norm")) return {};
+  return {std::pair{fmt::format("model.{}.", modules.last_norm), std::string("model.norm.")}};
+}
+
+std::string with_replaced(std::string name, std::string_view from, std::string_view to) {
+  if (const auto at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
+  return name;
+}
+
+// Of a name below model.layers.N, whether that layer has experts.
+bool is_in_sparse_layer(const std::string& name, const Config& config) {
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (name.starts_with(fmt::format("model.layers.{}.", layer))) return config.is_sparse(layer);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string stored_name(const Config& config, const std::string& parameter) {
+  std::string name = parameter;
+  for (const auto& [stored, ours] : outside_layers(config))
+    name = with_replaced(std::move(name), ours, stored);
+  if (config.mixture.kimi_names) {
+    if (name.find(kMlpExperts) != std::string::npos) {
+      for (const auto& [stored, ours] : kKimiExperts) name = with_replaced(std::move(name), ours, stored);
+    }
+    name = with_replaced(std::move(name), ".self_attn.forget_gate.", ".self_attn.");
+    return is_in_sparse_layer(name, config) ? with_replaced(std::move(name), ".mlp.", ".block_sparse_moe.")
+                                            : name;
+  }
+  if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
+  for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
+  return name;
+}
+
+std::string parameter_name(const Config& config, const std::string& stored) {
+  std::string name = stored;
+  for (const auto& [theirs, ours] : outside_layers(config))
+    name = with_replaced(std::move(name), theirs, ours);
+  if (config.mixture.granite_names) {
+    for (const auto& [theirs, ours] : kGraniteModules) name = with_replaced(std::move(name), theirs, ours);
+  }
+  if (config.mixture.kimi_names) {
+    for (const auto& [theirs, ours] : kKimiModules) name = with_replaced(std::move(name), theirs, ours);
+    if (name.find(kMlpExperts) == std::string::npos) return name;
+    for (const auto& [theirs, ours] : kKimiExperts) name = with_replaced(std::move(name), theirs, ours);
+    return name;
+  }
+  if (!config.mixture.block_sparse_moe_names) return name;
+  for (const auto& [theirs, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), theirs, ours);
+  return name;
+}
+
+}  // namespace streambp
