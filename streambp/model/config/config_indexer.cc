@@ -32,12 +32,8 @@ std::vector<bool> shared_by(const ConfigReader& settings, const char* key, int64
 
 // Every index_topk_freq-th layer from index_skip_topk_offset - 1 on has one, and all before.
 std::vector<bool> shared_by_frequency(const ConfigReader& settings, int64_t layers) {
-  const auto whole = [&](const char* key, int64_t fallback) {
-    const json* const value = settings.find(key);
-    return value != nullptr && *value == 0 ? 0 : settings.size(key, kMaxLayers, fallback);
-  };
-  const int64_t period = std::max<int64_t>(whole("index_topk_freq", 1), 1);
-  const int64_t offset = whole("index_skip_topk_offset", 2);
+  const int64_t period = std::max<int64_t>(settings.size_from_zero("index_topk_freq", kMaxLayers, 1), 1);
+  const int64_t offset = settings.size_from_zero("index_skip_topk_offset", kMaxLayers, 2);
   std::vector<bool> shared;
   for (int64_t layer = 0; layer < layers; ++layer)
     shared.push_back(std::max<int64_t>(layer - offset + 1, 0) % period != 0);
