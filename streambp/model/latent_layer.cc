@@ -7,6 +7,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention/indexer.h"
 #include "streambp/ops/norm_rope.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -55,6 +56,16 @@ at::Tensor wide_product(const Linear& map, const at::Tensor& x) {
   return y.addmm_(inner, adapter.b->value.to(wide).t(), /*beta=*/1, adapter.scale);
 }
 
+/// An indexer's norm of its keys; at::layer_norm has no kernel for dry runs.
+at::Tensor layer_norm(const Indexer& indexer, const at::Tensor& x) {
+  constexpr double kEps = 1e-6;  // of the class in transformers
+  const at::ScalarType wide = sum_dtype(x);
+  const at::Tensor rows = x.to(wide), centered = rows - rows.mean(-1, /*keepdim=*/true);
+  const at::Tensor normed = centered * (centered * centered).mean(-1, /*keepdim=*/true).add_(kEps).rsqrt_();
+  return (normed * indexer.norm_weight->value.to(wide) + indexer.norm_bias->value.to(wide))
+      .to(x.scalar_type());
+}
+
 /// Runs the layer's indexer over rows x [n, D] with the queries' latents [n, q_lora_rank].
 void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Tensor& latents,
                  const RopeTable& table, const std::vector<int64_t>& offsets, const PickingRows& picking) {
@@ -62,9 +73,7 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
   const Indexer& indexer = layer.indexer;
   RowPicks& picks = *picking.picks;
   const int64_t n = x.size(0), size = settings.head_dim, topk = settings.topk;
-  constexpr double kEps = 1e-6;  // of its norm in transformers
-  const at::Tensor normed = at::layer_norm(linear_forward(*indexer.wk, x), {size}, indexer.norm_weight->value,
-                                           indexer.norm_bias->value, kEps);
+  const at::Tensor normed = layer_norm(indexer, linear_forward(*indexer.wk, x));
   const at::Tensor own = rotate_index(layer, normed.unsqueeze(1), table).squeeze(1);
   const at::Tensor keys = picks.add_keys(picking.layer, picking.sequence_begin, picking.begin, own);
   const int64_t prefix = picking.begin - picking.sequence_begin;
