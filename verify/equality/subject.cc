@@ -92,6 +92,8 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
     lora.rank_pattern = {{"layers.0.self_attn.q_proj", 1}, {"(o|q|qkv)_proj", 4}};
     lora.alpha_pattern = {{R"(.*layers\.1\..*)", 2.0}};
     lora.modules_to_save = {"norm", "lm_head"};
+    // An indexer's norm can't be among them: no gradient reaches it.
+    if (model.config().has_indexers()) lora.modules_to_save = {"layernorm", "model.norm", "lm_head"};
   }
   if (padding == Padding::kRight || padding == Padding::kDocuments) lora.use_rslora = true;
   if (padding == Padding::kRight) {

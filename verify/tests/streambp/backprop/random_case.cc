@@ -113,7 +113,7 @@ class RandomSizes {
   void set_layers() {
     const int layers = draw_.layers;
     set("num_hidden_layers", layers);
-    for (const char* key : {"layer_types", "no_rope_layers"}) {
+    for (const char* key : {"layer_types", "no_rope_layers", "indexer_types", "mlp_layer_types"}) {
       if (!config_.contains(key)) continue;
       json of_layers = json::array();
       for (int layer = 0; layer < layers; ++layer)

@@ -342,7 +342,7 @@ TEST(GptOss, HasSinksAndClampedGatesAndWindowsInEveryOtherLayer) {
   EXPECT_EQ(config.swiglu_limit, 7.0);
   EXPECT_EQ(config.windows, (Windows{128, 0, 128}));
   EXPECT_EQ(config.mixture,
-            (MixtureSettings{4, 2, 44, true, 0.001, false, {true, true, true}, 0, false, true}));
+            (MixtureSettings{4, 2, 44, true, 0.001, false, {true, true, true}, 0, false, false, true}));
   EXPECT_FALSE(parse(with(gpt_oss(), {{"attention_bias", false}})).qkv_bias);
   EXPECT_EQ(parse(with(gpt_oss(), {{"swiglu_alpha", 1.3}, {"swiglu_limit", 5}})).swiglu_limit, 5.0);
   EXPECT_EQ(parse(with(gpt_oss(), {{"sliding_window", 7}})).windows, (Windows{7, 0, 7}));
