@@ -177,23 +177,21 @@ def exactness_claims():
 
 
 def authors_claims():
-    """What their own code does, in the better of the two sizes of chunks that it is measured with."""
+    """What their own code does at the longest length, in the faster and in the smaller of the two sizes of chunks that it is measured with."""
     records = lines_of("authors-code", "results.jsonl")
-    lengths = sorted({record["seq_len"] for record in records})
-    times, memory, factors = [], [], []
-    for length in lengths:
-        one = Comparison("authors-code", length)
-        method = min((name for name in one.seconds if name.startswith("authors+")), key=one.time)
-        ratios = one.ratios(method, "authors-checkpoint")
-        times.append((statistics.median(ratios), f"{length:,} tokens {statistics.median(ratios):.2f} x ({one.interval(method, 'authors-checkpoint')}, {len(ratios)} rounds)"))
-        memory.append(min(one.bytes[name] for name in one.seconds if name.startswith("authors+")) / one.bytes["authors-checkpoint"])
-        factors.append(one.bytes["streambp"] / min(one.bytes[name] for name in one.seconds if name.startswith("authors+")))
-    judged = sorted({record["verdict"] for record in records if record["method"].startswith("authors+") and "verdict" in record})
-    yield ("the authors' code: back-propagation in comparable or less time than with checkpointing", "holds" if all(ratio <= 1.05 for ratio, _ in times) else "contradicted",
-           "; ".join(text for _, text in times), "checkpointing on the torch and transformers that it pins, small Qwen3 in float32 on two cores, the faster of two sizes of chunks; its attention "
-           "computes all scores")
-    yield ("the authors' code: less memory than checkpointing", "holds" if max(memory) < 1 else "contradicted", f"{between(memory, 3)} x",
-           f"the same runs, beyond weights and gradients; `streambp` here takes {between(factors, 2)} x of what theirs takes. Its gradients: {', '.join(judged)}")
+    length = max(record["seq_len"] for record in records)
+    one = Comparison("authors-code", length)
+    theirs = [method for method in one.seconds if method.startswith("authors+")]
+    fastest, smallest = min(theirs, key=one.time), min(theirs, key=one.bytes.get)
+    ratios = one.ratios(fastest, "authors-checkpoint")
+    memory = one.bytes[smallest] / one.bytes["authors-checkpoint"]
+    judged = sorted({record["verdict"] for record in records if "verdict" in record})
+    yield ("the authors' code: back-propagation in comparable or less time than with checkpointing", "holds" if statistics.median(ratios) <= 1.05 else "not on a CPU",
+           f"{length:,} tokens {statistics.median(ratios):.2f} x ({one.interval(fastest, 'authors-checkpoint')}, {len(ratios)} rounds)",
+           "checkpointing on the torch and transformers that it pins, small Qwen3 in float32 on two cores; its attention computes all scores there; the paper's times are a GPU's")
+    yield ("the authors' code: less memory than checkpointing", "holds" if memory < 1 else "contradicted", f"{length:,} tokens {memory:.2f} x",
+           f"the same runs, beyond weights and gradients; `streambp` here takes {one.bytes['streambp'] / one.bytes[smallest]:.2f} x of what theirs takes. "
+           f"Its gradients: {', '.join(judged)}")
 
 
 def page(folder):
