@@ -34,7 +34,6 @@ OLD = {
     "paper-times-cpu": "unmodified sources",
     "precision-hf": "cores, date",
     "confident-tokens": "cores, command",
-    "proofs": "the commit, but in the program's version",
     "python": "the machine, in rows of Hugging Face",
     "python-times": "unmodified sources; the machine, in rows of Hugging Face",
     "qwen3.5-1": "the machine, in rows of Hugging Face",
