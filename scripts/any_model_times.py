@@ -15,9 +15,9 @@ from pathlib import Path
 
 import compare_hf
 from compare.runners import HF_METHODS
-from files import open_standard_descriptors, parse_record, read_text, write_file
+from files import parse_record, read_text, run, write_file
 from machine import made_by
-from python_environment import ROOT, InputError, enter_venv
+from python_environment import ROOT, enter_venv
 
 METHODS = {
     "hf-checkpoint": "checkpointing", "hf-checkpoint+every=2": "checkpointing of every second layer", "hf-checkpoint+fused-head": "checkpointing, TRL's head",
@@ -74,9 +74,4 @@ def main():
 
 
 if __name__ == "__main__":
-    open_standard_descriptors()
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(f"any_model_times: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 import compare_hf
 from compare.authors_environment import pins
 from compare.runners import HuggingFace
-from files import Parser, open_standard_descriptors, parse_record, read_text, write_file
+from files import Parser, parse_record, read_text, run, write_file
 from machine import made_by
 from python_environment import ROOT, InputError, enter_venv
 
@@ -150,9 +150,4 @@ def main():
 
 
 if __name__ == "__main__":
-    open_standard_descriptors()
-    try:
-        sys.exit(main())
-    except InputError as error:
-        print(f"authors_code: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)
