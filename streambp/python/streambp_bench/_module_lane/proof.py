@@ -96,9 +96,28 @@ def not_packed(base):
             module.training = False
 
 
+@contextlib.contextmanager
+def as_it_was(base):
+    """What calls of `base` write in its modules, apart from gradients, is undone at the end: buffers and plain attributes. A rotary embedding of
+    dynamic frequencies remembers the longest row that it has seen and turns shorter ones by it."""
+    plain = (bool, int, float, str, torch.Tensor)
+    saved = [(module, {name: (buffer, None if buffer is None else buffer.detach().clone()) for name, buffer in module._buffers.items()},
+              {name: value for name, value in vars(module).items() if isinstance(value, plain)}) for module in base.modules()]
+    try:
+        yield
+    finally:
+        for module, buffers, attributes in saved:
+            vars(module).update(attributes)
+            for name, (buffer, copy) in buffers.items():
+                module._buffers[name] = buffer
+                if buffer is not None and not buffer.is_meta and not torch.equal(buffer, copy):
+                    with torch.no_grad():
+                        buffer.copy_(copy)
+
+
 def prove_lane(state):
     """Proves each kind of a ModuleLane's layers, and sets the reason of those that fail."""
-    with not_packed(state.base):
+    with not_packed(state.base), as_it_was(state.base):
         return _proofs(state)
 
 
@@ -324,7 +343,7 @@ def prove_head(head):
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     chunk, head.chunk = head.chunk, HEAD_CHUNK
     try:
-        with torch.random.fork_rng(devices), torch.enable_grad(), not_packed(head.base):
+        with torch.random.fork_rng(devices), torch.enable_grad(), not_packed(head.base), as_it_was(head.base):
             return _head_proof(head)
     except Exception as error:  # a model that wants more than tokens
         return f"it does not run on tokens alone: {type(error).__name__}: {first_line(error)}"

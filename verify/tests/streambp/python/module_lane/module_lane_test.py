@@ -106,6 +106,13 @@ class ModuleLane(Case):
         for family in PACKED:
             self.compare(model_of(family), packed_batch(61, (9, 10, 4)), f"{family}, packed", chunks=self.turns(CHUNKS, 2))
 
+    def test_a_proof_leaves_the_model_as_it_was(self):
+        # Frequencies of the longest row seen so far, which the proof's rows would be.
+        dynamic = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1000.0, "factor": 2.0}, "max_position_embeddings": 8}
+        model = model_of("llama", made_with=dynamic)
+        self.compare(model, batch_of(61, (23, 15)), "dynamic frequencies", chunks=(6, 23))
+        self.assertEqual(int(model.model.rotary_emb.max_seq_len_cached), 23)
+
     def test_rows_as_long_as_other_axes(self):
         for tokens in (2, 4, 8, 32):  # the batch, the heads, a head's size, a row's size
             self.compare(model_of("llama"), batch_of(61, (tokens, tokens)), f"{tokens} tokens", chunks=(1, 3))
