@@ -95,6 +95,9 @@ class RowCheck {
   Evaluation run(const Settings& settings) { return run_on(subject_.batch, settings); }
 
   Evaluation run_on(const Batch& batch, const Settings& settings) {
+    Settings without_sizes = settings;
+    without_sizes.chunk = without_sizes.head_chunk = 0;
+    row_.settings.insert(configuration_text(without_sizes));
     return evaluate(subject_.model, batch, *subject_.objective, settings, subject_.teacher.get());
   }
 
@@ -217,7 +220,7 @@ class RowCheck {
     for (const Method method : methods_) {
       const std::vector<std::optional<int64_t>> all = heads(method);
       const size_t step = options_.quick && is_chunked(method) ? kSettingTurns : 1;
-      size_t turn = row_.name.turn;
+      size_t turn = row_.name.turn * kSettingStride;
       for (const int64_t chunk : chunks_of(method)) {
         const auto variants = same_gradients_variants(make_settings(method, chunk, 3));
         for (size_t i = turn % step; i < all.size(); i += step)
@@ -382,7 +385,9 @@ class RowCheck {
     }
   }
 
-  static constexpr size_t kSettingTurns = 8, kIdentityTurns = 5;  // of a quick sweep
+  // Of a quick sweep: as rare as settings can be while all that fit a model still meet it, which the summary
+  // counts.
+  static constexpr size_t kSettingTurns = 16, kIdentityTurns = 5, kSettingStride = 3;
   const EqualityOptions& options_;
   EqualitySubject subject_;
   int64_t scored_ = 0;

@@ -36,6 +36,22 @@ std::string rows_text(const std::vector<RowLengths>& rows) {
   return fmt::format("{}", fmt::join(words, ","));
 }
 
+/// "models 2,301 of 2,438": of all pairs of a setting and a value of `of`, those that ran.
+template <class Of>
+std::string pairs_text(const std::vector<EqualityRow>& rows, const char* what, const Of& of) {
+  std::set<std::string> settings, values;
+  std::set<std::pair<std::string, std::string>> pairs;
+  for (const EqualityRow& row : rows) {
+    values.insert(of(row.name));
+    for (const std::string& setting : row.settings) {
+      settings.insert(setting);
+      pairs.emplace(setting, of(row.name));
+    }
+  }
+  return fmt::format("{} of {} pairs with {} {}", pairs.size(), settings.size() * values.size(),
+                     values.size(), what);
+}
+
 }  // namespace
 
 std::string settings_text(const std::map<std::string, std::string>& settings) {
@@ -139,6 +155,12 @@ void print_summary(const std::vector<EqualityRow>& rows) {
     if (row.failures.size() > kShownFailures)
       fmt::print("  and {} more\n", row.failures.size() - kShownFailures);
   }
+  std::set<std::string> settings;
+  for (const EqualityRow& row : rows) settings.insert(row.settings.begin(), row.settings.end());
+  fmt::print("\n{} settings ran: {}, {}, {}\n", settings.size(),
+             pairs_text(rows, "models", [](const RowName& name) { return name.model; }),
+             pairs_text(rows, "objectives", [](const RowName& name) { return name.objective; }),
+             pairs_text(rows, "batches", [](const RowName& name) { return name.batch; }));
   fmt::print("\n{} comparisons, {} failed; limits {} to standard, {} to the reference\n", comparisons, failed,
              error_text(kStandardLimit), error_text(kReferenceLimit));
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct EqualityRow {
   int64_t failed = 0;
   double standard_error = 0.0;
   double reference_error = 0.0;
-  ParameterError worst;  // against standard
+  ParameterError worst;            // against standard
+  std::set<std::string> settings;  // that ran, chunk sizes aside
   std::vector<EqualityFailure> failures;
 
   std::string verdict() const { return failures.empty() ? "pass" : "FAIL"; }
@@ -50,7 +52,8 @@ StreamingTable equality_table(const std::vector<RowName>& names);
 /// The row of equality_table.
 std::vector<std::string> table_row(const EqualityRow& row);
 
-/// What failed and how to repeat it, then the number of comparisons.
+/// What failed and how to repeat it, which settings ran with which models, objectives and batches, then the
+/// number of comparisons.
 void print_summary(const std::vector<EqualityRow>& rows);
 
 }  // namespace streambp::verify
