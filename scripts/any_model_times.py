@@ -20,8 +20,10 @@ from machine import made_by
 from python_environment import ROOT, enter_venv
 
 METHODS = {
-    "hf-checkpoint": "checkpointing", "hf-checkpoint+every=2": "checkpointing of every second layer", "hf-checkpoint+fused-head": "checkpointing, TRL's head",
+    "hf-checkpoint": "checkpointing", "hf-checkpoint+torch-head": "checkpointing, torch's chunked head", "hf-checkpoint+fused-head": "checkpointing, TRL's head",
+    "hf-checkpoint+every=2": "checkpointing of every second layer", "hf-checkpoint+every=2+torch-head": "checkpointing of every second layer, torch's chunked head",
     "hf-checkpoint+every=2+fused-head": "checkpointing of every second layer, TRL's head", "hf-checkpoint+selective": "selective checkpointing",
+    "hf-checkpoint+selective+torch-head": "selective checkpointing, torch's chunked head",
     "python-module": "patch(lane=\"module\")",
     "python-patch": "patch(lane=\"engine\", idle_memory=False)", "python": "backward(idle_memory=False)",
     "python-patch+idle": "patch(lane=\"engine\")", "python+idle": "backward()",

@@ -37,7 +37,7 @@ def parse_options(words=None):
     parser.add_argument("--model", default="qwen3-cpu", help="a Hugging Face folder, or a preset of streambp-bench (default: qwen3-cpu)")
     parser.add_argument("--seq-len", default="512,1024,2048,4096", help="lengths, by commas (default: 512,1024,2048,4096)")
     parser.add_argument("--methods", default=",".join(METHODS),
-                        help="by commas; ours are sweep's, settings after + (streambp+chunk=512+keep=attention/gate-up), or python, python-patch and python-module, the package's backward() and patch() by either lane; hf-checkpoint takes +every=2 and +fused-head (default: %(default)s)")
+                        help="by commas; ours are sweep's, settings after + (streambp+chunk=512+keep=attention/gate-up), or python, python-patch and python-module, the package's backward() and patch() by either lane; hf-checkpoint takes +every=2, +selective, and +torch-head or +fused-head (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float64"])
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: every core")
     parser.add_argument("--repeats", type=int, default=7)

@@ -1,8 +1,9 @@
 """One process that holds a Hugging Face model and runs steps of it on demand: a JSON object a line on stdin, its answer on stdout.
 
     {"do": "step", "method": "hf-standard", "hf-checkpoint" or one of PYTHON_METHODS, "tokens": FILE, "warmup": 1}
-        hf-checkpoint+every=2 checkpoints every second layer, hf-checkpoint+fused-head has the head and loss of TRL's trainers,
-        hf-checkpoint+selective keeps what products and attention give (torch's selective checkpointing)
+        hf-checkpoint+every=2 checkpoints every second layer, hf-checkpoint+torch-head has its head and loss in torch's chunks
+        (linear_cross_entropy, torch 2.15), hf-checkpoint+fused-head has those of TRL's trainers, hf-checkpoint+selective keeps what products
+        and attention give (torch's selective checkpointing)
     {"do": "gradients", "file": FILE}          writes those of the last step under the names of the weight file
 
 Memory is counted by the project's own meter, put in place before the model is loaded: libstreambp_meter_c, which leaves tensors to come
@@ -69,7 +70,7 @@ class Worker:
         torch.set_num_threads(options.threads)
         self.keep_zeros = options.gradients == "zeros"
         self.meter = EngineMeter(options.engine) if options.engine else Meter(options.meter)
-        self.method, self.fused_head = None, False
+        self.method, self.fused_head, self.torch_head = None, False, False
         try:
             self.model, report = self.load(options, "sdpa")
         except ValueError:  # a family that has no such attention (Gemma 2)
@@ -91,7 +92,7 @@ class Worker:
 
     def set_method(self, method):
         name, *settings = method.split("+")
-        self.fused_head = "fused-head" in settings
+        self.fused_head, self.torch_head = ("fused-head" in settings), ("torch-head" in settings)
         if self.fused_head and not hasattr(self, "_has_fused_head"):
             from trl.trainer.utils import add_fused_lm_head
 
@@ -128,6 +129,10 @@ class Worker:
 
     def loss(self, tokens):
         """As the trainer's compute_loss: the outputs, logits among them, are gone when the backward pass begins."""
+        if self.torch_head:
+            hidden, labels = self.model.base_model(input_ids=tokens["input_ids"], use_cache=False).last_hidden_state, tokens["labels"]
+            return torch.nn.functional.linear_cross_entropy(hidden[:, :-1].flatten(0, 1), self.model.lm_head.weight, labels[:, 1:].flatten(), ignore_index=-100,
+                                                            options=torch.nn.LinearCrossEntropyOptions())
         more = {"fused_lm_head": True} if self.fused_head else {}
         return self.model(input_ids=tokens["input_ids"], labels=tokens["labels"], use_cache=False, **more).loss
 
