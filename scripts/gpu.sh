@@ -7,7 +7,7 @@
 #   scripts/gpu.sh run DIR [PART...]     there: the parts (default: all, in this order), records and logs below DIR,
 #                                        all of it in DIR/gpu.tar.gz. A call ends after ten minutes and is repeated
 #                                        until nothing is left: a part that is done is not run again
-#   scripts/gpu.sh visit DIR [--rehearse]  there: fifteen minutes in two calls, what matters most first (gpu_visit.sh);
+#   scripts/gpu.sh visit DIR [--rehearse]  there: fifteen minutes in two calls, what matters most first (gpu/gpu_visit.sh);
 #                                        what no longer fits a call is left to the next one, and said at its end.
 #                                        --rehearse: the same list without a GPU, tiny, in any time
 #   scripts/gpu.sh predict DIR           here: dry runs of every cell into DIR/predicted, and the table
@@ -137,8 +137,8 @@ build() {
   cmake --build --preset release --target streambp-bench streambp-verify streambp-microbench cuda_test
 }
 
-source "$project/scripts/gpu_parts.sh"
-source "$project/scripts/gpu_visit.sh"
+source "$project/scripts/gpu/gpu_parts.sh"
+source "$project/scripts/gpu/gpu_visit.sh"
 
 # -------------------------------------------------------------------------------------------------------------- report
 

@@ -6,7 +6,7 @@
 #include "bench/cli/completion.h"
 #include "bench/cli/environment.h"
 #include "bench/cli/standard_streams.h"
-#include "verify/commands.h"
+#include "verify/commands/commands.h"
 
 int main(int argc, char** argv) {
   using namespace streambp;

@@ -10,8 +10,8 @@
 #include "bench/commands/run_flags.h"
 #include "bench/records/bytes_report.h"
 #include "bench/records/report_folder.h"
+#include "bench/sweep/cells/sweep_cells.h"
 #include "bench/sweep/progress.h"
-#include "bench/sweep/sweep_cells.h"
 #include "streambp/error.h"
 #include "streambp/model/open_model.h"
 

@@ -10,9 +10,9 @@
 #include "bench/commands/run_flags.h"
 #include "bench/records/longest_report.h"
 #include "bench/sweep/budget.h"
+#include "bench/sweep/cells/remedies.h"
+#include "bench/sweep/cells/sweep_cells.h"
 #include "bench/sweep/progress.h"
-#include "bench/sweep/remedies.h"
-#include "bench/sweep/sweep_cells.h"
 #include "streambp/error.h"
 #include "streambp/plan/pieces.h"
 #include "streambp/plan/suggest.h"
@@ -52,7 +52,7 @@ The answer of --suggest: of the configurations by rising cost, the last that goe
 by more than it costs more. What goes less than 5 % further than a cheaper one is not in the table.
 
 Costs (--suggest, --method auto): time relative to standard back-propagation by the operations that are executed, what goes
-to the host and back, and 1 + 20 / chunk for products of few rows (streambp/plan/cost_model.h); an estimate to rank settings by.
+to the host and back, and 1 + 20 / chunk for products of few rows (streambp/plan/flops/cost_model.h); an estimate to rank settings by.
 
 Exit codes: 0 all good; 2 bad usage or input, a budget below weights, gradients and optimizer states among them;
 3 some method does not fit at any length.)";

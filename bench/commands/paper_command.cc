@@ -13,9 +13,9 @@
 #include "bench/paper/times.h"
 #include "bench/records/report.h"
 #include "bench/records/report_folder.h"
+#include "bench/sweep/cells/sweep_cells.h"
 #include "bench/sweep/progress.h"
 #include "bench/sweep/sweep.h"
-#include "bench/sweep/sweep_cells.h"
 #include "streambp/error.h"
 
 namespace streambp::bench {

@@ -5,7 +5,7 @@
 #include "bench/micro/benchmark_work.h"
 #include "streambp/backprop/method.h"
 #include "streambp/memory/meter.h"
-#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
 
 namespace streambp::bench {
 namespace {

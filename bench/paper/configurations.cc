@@ -1,7 +1,7 @@
 #include "bench/paper/configurations.h"
 
 #include "bench/baseline/hugging_face.h"
-#include "bench/sweep/sweep_cells.h"
+#include "bench/sweep/cells/sweep_cells.h"
 
 namespace streambp::bench {
 namespace {

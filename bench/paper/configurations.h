@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 
 namespace streambp::bench {
 

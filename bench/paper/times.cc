@@ -6,7 +6,7 @@
 
 #include "bench/sweep/work.h"
 #include "streambp/error.h"
-#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
 #include "streambp/plan/predict.h"
 
 namespace streambp::bench {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/paper/published.h"
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 
 namespace streambp::bench {
 
@@ -41,9 +41,9 @@ struct TimesCell {
 /// and streambp also with the settings of its own choice; checkpoint's layers see causal attention.
 std::vector<TimesCell> times_cells(const TimesScale& scale, const std::vector<std::string>& tables);
 
-/// Relative to checkpoint, by counted operations of the paper's model (plan/hardware_flops.h) at its length:
-/// streambp's, where checkpoint computes the scores that a causal mask leaves, and where it computes all of
-/// them.
+/// Relative to checkpoint, by counted operations of the paper's model (plan/flops/hardware_flops.h) at its
+/// length: streambp's, where checkpoint computes the scores that a causal mask leaves, and where it computes
+/// all of them.
 struct TimesWork {
   double thousands = 0.0;
   double causal = 0.0, full = 0.0;

@@ -8,11 +8,11 @@
 #include "bench/cli/records.h"
 #include "bench/records/json_members.h"
 #include "bench/report_pages/statistics.h"
-#include "bench/sweep/cell_run.h"
-#include "streambp/distributed/communication_thread.h"
-#include "streambp/distributed/rows_objective.h"
+#include "bench/sweep/cells/cell_run.h"
+#include "streambp/distributed/sequence/rows_objective.h"
+#include "streambp/distributed/transport/communication_thread.h"
 #include "streambp/memory/meter.h"
-#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
 #include "streambp/plan/models.h"
 
 namespace streambp::bench {

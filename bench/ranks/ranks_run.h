@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "bench/ranks/ranks_overlap.h"
-#include "bench/sweep/cell.h"
-#include "bench/sweep/memory_failure.h"
+#include "bench/sweep/cells/cell.h"
+#include "bench/sweep/cells/memory_failure.h"
 #include "streambp/distributed/data_parallel.h"
-#include "streambp/distributed/rows_of_rank.h"
+#include "streambp/distributed/sequence/rows_of_rank.h"
 #include "streambp/memory/recorder.h"
 
 namespace streambp::bench {
@@ -42,7 +42,7 @@ struct RanksRun {
   std::map<std::string, int64_t> at_peak;  // of this rank
   std::vector<double> seconds;             // of pass and step, the slowest rank's
   double loss = 0.0;                       // of the last pass, before its step
-  double operations = 0.0;                 // of a rank's pass (plan/hardware_flops.h)
+  double operations = 0.0;                 // of a rank's pass (plan/flops/hardware_flops.h)
   std::optional<Communication> overlap;    // a rank's mean, of an untimed pass; nothing without overlap
   // The most that a rank has sent in one pass and in one step.
   std::map<Collective, Traffic> pass, step;

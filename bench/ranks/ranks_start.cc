@@ -11,7 +11,7 @@
 #include "bench/cli/print.h"
 #include "bench/cli/records.h"
 #include "bench/records/known_records.h"
-#include "streambp/distributed/local_ranks.h"
+#include "streambp/distributed/transport/local_ranks.h"
 #include "streambp/runtime/held_folder.h"
 #include "streambp/runtime/output_file.h"
 

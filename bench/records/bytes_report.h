@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 #include "streambp/plan/bytes_per_token.h"
 
 namespace streambp::bench {

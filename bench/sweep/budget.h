@@ -1,7 +1,7 @@
 // The memory that --method auto has to fit.
 #pragma once
 
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 #include "streambp/plan/cards.h"
 #include "streambp/plan/longest.h"
 

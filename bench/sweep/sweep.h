@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 #include "bench/sweep/sweep_options.h"
 
 namespace streambp::bench {

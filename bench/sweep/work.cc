@@ -8,9 +8,9 @@
 #include "streambp/model/lora/peft_name.h"
 #include "streambp/model/scored.h"
 #include "streambp/ops/attention/attention_device.h"
-#include "streambp/plan/hardware_flops.h"
-#include "streambp/plan/map_flops.h"
-#include "streambp/plan/model_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
+#include "streambp/plan/flops/map_flops.h"
+#include "streambp/plan/flops/model_flops.h"
 
 namespace streambp::bench {
 namespace {

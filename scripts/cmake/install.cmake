@@ -8,7 +8,7 @@ install(TARGETS streambp streambp_distributed streambp_files streambp_cpu stream
 # Public are all headers but what a room keeps to itself: kernels, files that read JSON, what the methods share.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT streambp_headers
   FILES_MATCHING PATTERN "*.h"
-  PATTERN distributed/gloo_declarations EXCLUDE
+  PATTERN distributed/transport/gloo_declarations EXCLUDE
   PATTERN examples EXCLUDE
   PATTERN interop EXCLUDE
   PATTERN ops/cpu EXCLUDE

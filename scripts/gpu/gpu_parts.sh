@@ -51,7 +51,7 @@ tests() {
       --method standard,checkpoint,streambp,tiled,chunk-major --chunk 7,auto --part "$((number + 1))/$processes"
   done
   finish_all
-  check "$python" "$project/scripts/gpu_checks.py" tests "$out"/tests-*.xml
+  check "$python" "$project/scripts/gpu/gpu_checks.py" tests "$out"/tests-*.xml
 }
 
 equality() {
@@ -71,7 +71,7 @@ nccl() {
   local filter='NcclRanks.*device*'
   [ -z "$rehearsal" ] || filter='NcclWithoutDevice.SaysWhyThereIsNone'
   check "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/nccl.xml"
-  check "$python" "$project/scripts/gpu_checks.py" tests "$out/nccl.xml"
+  check "$python" "$project/scripts/gpu/gpu_checks.py" tests "$out/nccl.xml"
 }
 
 # The package in that Python: Hugging Face's models there, patched and lent, against its own autograd.
@@ -111,7 +111,7 @@ sanitize() {  # TOOL: our kernels alone run under it
   local sanitizer=(compute-sanitizer --tool "$1" --error-exitcode 1 --kernel-name kns=streambp) filter='*CudaKernels.*device*'
   [ -z "$rehearsal" ] || sanitizer=() filter='*CudaKernels.Gate*host_forward*'
   check "${sanitizer[@]}" "$bin/cuda_test" --gtest_filter="$filter" --gtest_output="xml:$out/$1.xml" >"$out/$1.txt" 2>&1
-  check "$python" "$project/scripts/gpu_checks.py" tests "$out/$1.xml"
+  check "$python" "$project/scripts/gpu/gpu_checks.py" tests "$out/$1.xml"
   tail -n 1 "$out/$1.txt"
 }
 
@@ -122,7 +122,7 @@ racecheck() { sanitize racecheck; }
 microbench() {
   check "$bin/streambp-microbench" --benchmark_filter=cuda --benchmark_out="$out/microbench.json" --benchmark_out_format=json \
     >"$out/microbench.txt"
-  [ -n "$rehearsal" ] || check "$python" "$project/scripts/gpu_checks.py" microbench "$out/microbench.json"
+  [ -n "$rehearsal" ] || check "$python" "$project/scripts/gpu/gpu_checks.py" microbench "$out/microbench.json"
 }
 
 eight_b=(--model qwen3-8b --dtype bfloat16)

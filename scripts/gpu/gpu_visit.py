@@ -14,9 +14,12 @@ import gc
 import json
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import compare_gpu
 import torch

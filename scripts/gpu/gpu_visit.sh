@@ -24,16 +24,16 @@ measured_by() {  # SCRIPT ARGUMENT...
 visit_versions() {
   use_package
   "$bin/streambp-bench" --version
-  measured_by gpu_visit.py versions --out "$out/visit-versions"
+  measured_by gpu/gpu_visit.py versions --out "$out/visit-versions"
 }
-visit_profile() { use_package; measured_by gpu_visit.py profile --out "$out/visit-profile"; }
-visit_gemm() { use_package; measured_by gpu_visit.py gemm --out "$out/visit-gemm"; }
-visit_new_lengths() { use_package; measured_by gpu_visit.py lengths --out "$out/visit-new-lengths"; }
+visit_profile() { use_package; measured_by gpu/gpu_visit.py profile --out "$out/visit-profile"; }
+visit_gemm() { use_package; measured_by gpu/gpu_visit.py gemm --out "$out/visit-gemm"; }
+visit_new_lengths() { use_package; measured_by gpu/gpu_visit.py lengths --out "$out/visit-new-lengths"; }
 
 visit_kernels() {
   check "$bin/streambp-microbench" --benchmark_filter=cuda --benchmark_min_time=0.05 --benchmark_out="$out/visit-kernels.json" \
     --benchmark_out_format=json >"$out/visit-kernels.txt"
-  [ -n "$rehearsal" ] || check "$python" "$project/scripts/gpu_checks.py" microbench "$out/visit-kernels.json"
+  [ -n "$rehearsal" ] || check "$python" "$project/scripts/gpu/gpu_checks.py" microbench "$out/visit-kernels.json"
 }
 
 # The strongest that others have, and ours with and without idle memory, in turns.

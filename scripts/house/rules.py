@@ -66,8 +66,8 @@ TORCH_PRIVATE = [
         r"|\bSavedTensorDefaultHooks\w*|\b(OutOfMemory|Accelerator)Error\b|\bDispatcher::",
         [r"streambp/runtime/torch_private\.(h|cc)$", r"scripts/compare/authors_meter\.cc$", r"verify/tests/"],
     ),
-    (r"\bProcessGroupGloo\b|\bgloo::|\bgloo/", [r"streambp/distributed/(process_ranks\.cc$|gloo_declarations/)"]),
-    (r"\bProcessGroupNCCL\b", [r"streambp/distributed/nccl_library\.cc$"]),
+    (r"\bProcessGroupGloo\b|\bgloo::|\bgloo/", [r"streambp/distributed/transport/(process_ranks\.cc$|gloo_declarations/)"]),
+    (r"\bProcessGroupNCCL\b", [r"streambp/distributed/transport/nccl_library\.cc$"]),
 ]
 
 # Written by programs, or other people's.

@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/backprop/kept_layers.h"
+#include "streambp/backprop/kept/kept_layers.h"
 #include "streambp/model/model.h"
 #include "streambp/objective/objective.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "streambp/backprop/kept_layers.h"
+#include "streambp/backprop/kept/kept_layers.h"
 #include "streambp/backprop/method_kind.h"
 #include "streambp/backprop/streamed/stream_buffer.h"
 

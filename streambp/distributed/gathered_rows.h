@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp {

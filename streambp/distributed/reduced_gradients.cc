@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "streambp/distributed/communication_thread.h"
 #include "streambp/distributed/parameter_runs.h"
+#include "streambp/distributed/transport/communication_thread.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"

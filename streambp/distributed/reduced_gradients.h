@@ -12,8 +12,8 @@
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/gradient_groups.h"
-#include "streambp/distributed/communicator.h"
 #include "streambp/distributed/sharded_weights.h"
+#include "streambp/distributed/transport/communicator.h"
 #include "streambp/optimizer/optimizer.h"
 
 namespace streambp {

@@ -8,7 +8,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 #include "streambp/model/model.h"
 #include "streambp/model/weight_provider.h"
 

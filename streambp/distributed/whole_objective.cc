@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "streambp/distributed/agreement.h"
 #include "streambp/distributed/gathered_rows.h"
+#include "streambp/distributed/transport/agreement.h"
 #include "streambp/error.h"
 #include "streambp/model/scored.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "streambp/error.h"
-#include "streambp/plan/cost_model.h"
+#include "streambp/plan/flops/cost_model.h"
 #include "streambp/plan/offload.h"
 #include "streambp/runtime/bytes.h"
 

@@ -13,8 +13,8 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/objective/terms.h"
-#include "streambp/plan/hardware_flops.h"
-#include "streambp/plan/model_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
+#include "streambp/plan/flops/model_flops.h"
 #include "streambp/plan/pieces.h"
 #include "streambp/runtime/torch_private.h"
 

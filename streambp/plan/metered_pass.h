@@ -29,7 +29,7 @@ class StepRunner {
  public:
   StepRunner(TrainingStep step, Settings settings) : step_(std::move(step)), settings_(std::move(settings)) {}
 
-  /// What one pass asks for (streambp/plan/model_flops.h). Throws as make_batch does.
+  /// What one pass asks for (streambp/plan/flops/model_flops.h). Throws as make_batch does.
   void count_flops(const Models& models);
 
   /// To be called before the first pass: asks the reference for its log-probabilities, where the objective
@@ -44,7 +44,7 @@ class StepRunner {
   /// None before count_flops().
   std::optional<double> model_flops() const { return model_flops_; }
 
-  /// What one pass executes (streambp/plan/hardware_flops.h); none before the first one was tried.
+  /// What one pass executes (streambp/plan/flops/hardware_flops.h); none before the first one was tried.
   std::optional<double> hardware_flops() const { return hardware_flops_; }
 
  private:

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "streambp/plan/cost_model.h"
+#include "streambp/plan/flops/cost_model.h"
 #include "streambp/plan/offload.h"
 
 namespace streambp::plan {

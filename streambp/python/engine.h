@@ -14,7 +14,7 @@
 #include <torch/custom_class.h>
 
 #include "streambp/backprop/method.h"
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 #include "streambp/memory/fork_lock.h"
 #include "streambp/model/model.h"
 #include "streambp/python/pass_request.h"

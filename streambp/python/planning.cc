@@ -11,7 +11,7 @@
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
 #include "streambp/plan/choice.h"
-#include "streambp/plan/cost_model.h"
+#include "streambp/plan/flops/cost_model.h"
 #include "streambp/plan/models.h"
 #include "streambp/plan/suggest.h"
 #include "streambp/python/pass_request.h"

@@ -3,8 +3,8 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "streambp/distributed/agreement.h"
-#include "streambp/distributed/backend_rank.h"
+#include "streambp/distributed/transport/agreement.h"
+#include "streambp/distributed/transport/backend_rank.h"
 #include "streambp/error.h"
 
 namespace streambp::python {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 
 namespace streambp::python {
 

@@ -3,7 +3,7 @@
 // difference ends here.
 //
 // c10d's ProcessGroupGloo and ProcessGroupNCCL, whose headers take half a minute to compile, have files of
-// their own: distributed/process_ranks.cc with gloo_declarations/, and distributed/nccl_library.cc.
+// their own: distributed/transport/process_ranks.cc with gloo_declarations/, and distributed/nccl_library.cc.
 #pragma once
 
 #include <array>

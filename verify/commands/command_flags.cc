@@ -1,4 +1,4 @@
-#include "verify/command_flags.h"
+#include "verify/commands/command_flags.h"
 
 #include <algorithm>
 #include <charconv>

@@ -9,8 +9,8 @@
 
 #include "bench/cli/command_line.h"
 #include "streambp/error.h"
-#include "verify/command_flags.h"
-#include "verify/commands.h"
+#include "verify/commands/command_flags.h"
+#include "verify/commands/commands.h"
 #include "verify/golden_cases/check_case.h"
 #include "verify/golden_cases/report.h"
 #include "verify/jobs.h"

@@ -10,8 +10,8 @@
 #include "bench/cli/print.h"
 #include "bench/cli/table.h"
 #include "reference/check/check.h"
-#include "verify/command_flags.h"
-#include "verify/commands.h"
+#include "verify/commands/command_flags.h"
+#include "verify/commands/commands.h"
 #include "verify/error_measure.h"
 
 namespace streambp::verify {

@@ -15,8 +15,8 @@
 #include "bench/cli/records.h"
 #include "streambp/error.h"
 #include "verify/checked_device.h"
-#include "verify/command_flags.h"
-#include "verify/commands.h"
+#include "verify/commands/command_flags.h"
+#include "verify/commands/commands.h"
 #include "verify/precision_report.h"
 
 namespace streambp::verify {

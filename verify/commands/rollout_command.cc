@@ -6,8 +6,8 @@
 
 #include "bench/cli/command_line.h"
 #include "bench/cli/print.h"
-#include "verify/command_flags.h"
-#include "verify/commands.h"
+#include "verify/commands/command_flags.h"
+#include "verify/commands/commands.h"
 #include "verify/rollout/rollout.h"
 
 namespace streambp::verify {

@@ -11,8 +11,8 @@
 #include "streambp/error.h"
 #include "streambp/model/config/config.h"
 #include "streambp/objective/objective.h"
-#include "verify/command_flags.h"
-#include "verify/commands.h"
+#include "verify/commands/command_flags.h"
+#include "verify/commands/commands.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/equality.h"
 

@@ -1,4 +1,4 @@
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "bench/sweep/cell_run.h"
+#include "bench/sweep/cells/cell_run.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/sweep/cell.h"
-#include "bench/sweep/memory_failure.h"
+#include "bench/sweep/cells/cell.h"
+#include "bench/sweep/cells/memory_failure.h"
 #include "bench/sweep/work.h"
 #include "streambp/memory/recorder.h"
 #include "streambp/plan/metered_pass.h"

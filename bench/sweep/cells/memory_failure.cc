@@ -1,4 +1,4 @@
-#include "bench/sweep/memory_failure.h"
+#include "bench/sweep/cells/memory_failure.h"
 
 #include "bench/records/json_members.h"
 #include "bench/sweep/choice.h"

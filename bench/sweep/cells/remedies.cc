@@ -1,4 +1,4 @@
-#include "bench/sweep/remedies.h"
+#include "bench/sweep/cells/remedies.h"
 
 #include <algorithm>
 #include <bit>

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 #include "streambp/plan/longest.h"
 
 namespace streambp::bench {

@@ -1,4 +1,4 @@
-#include "bench/sweep/sweep_cells.h"
+#include "bench/sweep/cells/sweep_cells.h"
 
 #include <algorithm>
 #include <set>

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "bench/sweep/cell.h"
+#include "bench/sweep/cells/cell.h"
 #include "bench/sweep/sweep_options.h"
 
 namespace streambp::bench {

@@ -1,4 +1,4 @@
-#include "streambp/backprop/host_copies.h"
+#include "streambp/backprop/kept/host_copies.h"
 
 #include <utility>
 

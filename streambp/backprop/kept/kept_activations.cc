@@ -1,4 +1,4 @@
-#include "streambp/backprop/kept_activations.h"
+#include "streambp/backprop/kept/kept_activations.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "streambp/backprop/kept_layers.h"
+#include "streambp/backprop/kept/kept_layers.h"
 
 #include <array>
 #include <charconv>

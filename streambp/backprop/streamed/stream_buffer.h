@@ -9,7 +9,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/backprop/host_copies.h"
+#include "streambp/backprop/kept/host_copies.h"
 
 namespace streambp {
 

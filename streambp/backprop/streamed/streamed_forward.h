@@ -9,8 +9,8 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/backprop/kept_activations.h"
-#include "streambp/backprop/kept_layers.h"
+#include "streambp/backprop/kept/kept_activations.h"
+#include "streambp/backprop/kept/kept_layers.h"
 #include "streambp/backprop/streamed/carry_stream.h"
 #include "streambp/backprop/streamed/chunks.h"
 #include "streambp/backprop/streamed/stream_buffer.h"

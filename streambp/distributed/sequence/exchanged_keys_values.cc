@@ -1,9 +1,9 @@
-#include "streambp/distributed/exchanged_keys_values.h"
+#include "streambp/distributed/sequence/exchanged_keys_values.h"
 
 #include <algorithm>
 
 #include "streambp/backprop/streamed/key_values.h"
-#include "streambp/distributed/rows_of_rank.h"
+#include "streambp/distributed/sequence/rows_of_rank.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/sum_dtype.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "streambp/backprop/streamed/carry_stream.h"
-#include "streambp/distributed/communicator.h"
-#include "streambp/distributed/row_routes.h"
+#include "streambp/distributed/sequence/row_routes.h"
+#include "streambp/distributed/transport/communicator.h"
 #include "streambp/model/shared_keys_values.h"
 
 namespace streambp {

@@ -1,6 +1,6 @@
-#include "streambp/distributed/passed_states.h"
+#include "streambp/distributed/sequence/passed_states.h"
 
-#include "streambp/distributed/rows_of_rank.h"
+#include "streambp/distributed/sequence/rows_of_rank.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/sum_dtype.h"
 

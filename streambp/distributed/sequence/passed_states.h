@@ -2,7 +2,7 @@
 #pragma once
 
 #include "streambp/backprop/streamed/states.h"
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 
 namespace streambp {
 

@@ -1,10 +1,10 @@
-#include "streambp/distributed/ring_attention.h"
+#include "streambp/distributed/sequence/ring_attention.h"
 
 #include <algorithm>
 
 #include "streambp/backprop/streamed/key_values.h"
-#include "streambp/distributed/exchanged_keys_values.h"
-#include "streambp/distributed/rows_of_rank.h"
+#include "streambp/distributed/sequence/exchanged_keys_values.h"
+#include "streambp/distributed/sequence/rows_of_rank.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention/attention_sinks.h"
 #include "streambp/ops/sum_dtype.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "streambp/backprop/streamed/stream_part.h"
-#include "streambp/distributed/communicator.h"
-#include "streambp/distributed/row_routes.h"
+#include "streambp/distributed/sequence/row_routes.h"
+#include "streambp/distributed/transport/communicator.h"
 #include "streambp/ops/attention/attention_earlier.h"
 
 namespace streambp {

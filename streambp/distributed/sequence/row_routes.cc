@@ -1,4 +1,4 @@
-#include "streambp/distributed/row_routes.h"
+#include "streambp/distributed/sequence/row_routes.h"
 
 #include <algorithm>
 

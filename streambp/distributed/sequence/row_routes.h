@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "streambp/distributed/sequence_split.h"
+#include "streambp/distributed/sequence/sequence_split.h"
 
 namespace streambp {
 

@@ -1,4 +1,4 @@
-#include "streambp/distributed/rows_objective.h"
+#include "streambp/distributed/sequence/rows_objective.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "streambp/distributed/communicator.h"
-#include "streambp/distributed/sequence_split.h"
+#include "streambp/distributed/sequence/sequence_split.h"
+#include "streambp/distributed/transport/communicator.h"
 #include "streambp/objective/objective.h"
 
 namespace streambp {

@@ -1,11 +1,11 @@
-#include "streambp/distributed/rows_of_rank.h"
+#include "streambp/distributed/sequence/rows_of_rank.h"
 
 #include <algorithm>
 
-#include "streambp/distributed/exchanged_keys_values.h"
-#include "streambp/distributed/passed_states.h"
-#include "streambp/distributed/ring_attention.h"
-#include "streambp/distributed/ulysses_attention.h"
+#include "streambp/distributed/sequence/exchanged_keys_values.h"
+#include "streambp/distributed/sequence/passed_states.h"
+#include "streambp/distributed/sequence/ring_attention.h"
+#include "streambp/distributed/sequence/ulysses_attention.h"
 #include "streambp/error.h"
 
 namespace streambp {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "streambp/backprop/streamed/stream_part.h"
-#include "streambp/distributed/communicator.h"
-#include "streambp/distributed/row_routes.h"
-#include "streambp/distributed/sequence_split.h"
+#include "streambp/distributed/sequence/row_routes.h"
+#include "streambp/distributed/sequence/sequence_split.h"
+#include "streambp/distributed/transport/communicator.h"
 
 namespace streambp {
 

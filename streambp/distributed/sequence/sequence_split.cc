@@ -1,4 +1,4 @@
-#include "streambp/distributed/sequence_split.h"
+#include "streambp/distributed/sequence/sequence_split.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,9 +1,9 @@
-#include "streambp/distributed/ulysses_attention.h"
+#include "streambp/distributed/sequence/ulysses_attention.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "streambp/distributed/rows_of_rank.h"
+#include "streambp/distributed/sequence/rows_of_rank.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention/attention_sinks.h"

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "streambp/backprop/streamed/stream_part.h"
-#include "streambp/distributed/communicator.h"
-#include "streambp/distributed/row_routes.h"
+#include "streambp/distributed/sequence/row_routes.h"
+#include "streambp/distributed/transport/communicator.h"
 
 namespace streambp {
 

@@ -1,4 +1,4 @@
-#include "streambp/distributed/agreement.h"
+#include "streambp/distributed/transport/agreement.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 
 namespace streambp {
 

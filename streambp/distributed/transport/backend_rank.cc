@@ -1,4 +1,4 @@
-#include "streambp/distributed/backend_rank.h"
+#include "streambp/distributed/transport/backend_rank.h"
 
 #include <string>
 #include <utility>

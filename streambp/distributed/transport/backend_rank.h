@@ -6,7 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 
 namespace streambp {
 

@@ -1,4 +1,4 @@
-#include "streambp/distributed/communication_thread.h"
+#include "streambp/distributed/transport/communication_thread.h"
 
 #include <utility>
 

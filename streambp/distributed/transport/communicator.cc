@@ -1,10 +1,10 @@
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
-#include "streambp/distributed/communication_thread.h"
+#include "streambp/distributed/transport/communication_thread.h"
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/sum_dtype.h"

@@ -14,7 +14,7 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/distributed/concatenation.h"
+#include "streambp/distributed/transport/concatenation.h"
 
 namespace streambp {
 

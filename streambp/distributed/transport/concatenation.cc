@@ -1,4 +1,4 @@
-#include "streambp/distributed/concatenation.h"
+#include "streambp/distributed/transport/concatenation.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "streambp/distributed/local_ranks.h"
+#include "streambp/distributed/transport/local_ranks.h"
 
 #include <csignal>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "streambp/distributed/process_ranks.h"
+#include "streambp/distributed/transport/process_ranks.h"
 #include "streambp/error.h"
 
 extern char** environ;

@@ -1,4 +1,4 @@
-#include "streambp/distributed/nccl_backend.h"
+#include "streambp/distributed/transport/nccl_backend.h"
 
 #include <dlfcn.h>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // All of c10d that the project includes: its headers take half a minute to compile.
-#include "streambp/distributed/process_ranks.h"
+#include "streambp/distributed/transport/process_ranks.h"
 
 #include <cstring>
 #include <fmt/ranges.h>
@@ -15,8 +15,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "streambp/distributed/backend_rank.h"
-#include "streambp/distributed/nccl_backend.h"
+#include "streambp/distributed/transport/backend_rank.h"
+#include "streambp/distributed/transport/nccl_backend.h"
 #include "streambp/error.h"
 
 namespace streambp {

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "streambp/distributed/communicator.h"
-#include "streambp/distributed/rendezvous.h"
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/communicator.h"
+#include "streambp/distributed/transport/rendezvous.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 
 namespace streambp {
 

@@ -1,4 +1,4 @@
-#include "streambp/distributed/rendezvous.h"
+#include "streambp/distributed/transport/rendezvous.h"
 
 #include <charconv>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 
 #include <condition_variable>
 #include <map>

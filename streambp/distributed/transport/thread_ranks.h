@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 
 namespace streambp {
 

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "streambp/ops/cpu/attention.h"
-#include "streambp/ops/cpu/causal_conv.h"
-#include "streambp/ops/cpu/delta_rule.h"
 #include "streambp/ops/cpu/elementwise.h"
-#include "streambp/ops/cpu/gated_norm.h"
+#include "streambp/ops/cpu/recurrent/causal_conv.h"
+#include "streambp/ops/cpu/recurrent/delta_rule.h"
+#include "streambp/ops/cpu/recurrent/gated_norm.h"
 #include "streambp/ops/cpu/target_head.h"
 
 namespace streambp::cpu {

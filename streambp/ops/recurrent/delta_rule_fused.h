@@ -1,4 +1,4 @@
-// The gated delta rule by our own CPU kernels (cpu/delta_rule.h).
+// The gated delta rule by our own CPU kernels (cpu/recurrent/delta_rule.h).
 #pragma once
 
 #include "streambp/ops/recurrent/delta_rule_blocks.h"

@@ -1,9 +1,9 @@
-#include "streambp/plan/cost_model.h"
+#include "streambp/plan/flops/cost_model.h"
 
 #include <algorithm>
 
-#include "streambp/plan/hardware_flops.h"
-#include "streambp/plan/map_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
+#include "streambp/plan/flops/map_flops.h"
 
 namespace streambp::plan {
 namespace {

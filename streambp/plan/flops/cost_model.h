@@ -21,7 +21,7 @@ class CostModel {
   ///   (F + m * moved + 2000 * bytes) * (1 + 20 / chunk), relative to the same of standard
   ///
   /// - F: operations of all matrix products that the method executes, recomputation included
-  ///   (streambp/plan/hardware_flops.h).
+  ///   (streambp/plan/flops/hardware_flops.h).
   /// - moved: bytes that tensors too large for a cache of 32 MB pass through memory, with m = 20 operations a
   ///   byte on the CPU and 80 elsewhere. A head that is not streamed writes and reads the log-softmax of all
   ///   logits and its gradient, which the streamed one has in place of the logits. On the CPU layers write

@@ -1,6 +1,6 @@
-#include "streambp/plan/delta_rule_flops.h"
+#include "streambp/plan/flops/delta_rule_flops.h"
 
-#include "streambp/ops/cpu/delta_rule.h"
+#include "streambp/ops/cpu/recurrent/delta_rule.h"
 
 namespace streambp::plan {
 
@@ -27,8 +27,8 @@ DeltaRuleFlops delta_rule_flops(const DeltaRuleSettings& rule) {
     return flops;
   }
   if (rule.channel_gates) {
-    // Of each head its own, and pairs of tokens once (cpu/channel_delta_rule.cc): decays are multiplied in
-    // too.
+    // Of each head its own, and pairs of tokens once (cpu/recurrent/channel_delta_rule.cc): decays are
+    // multiplied in too.
     const double triangle = block * key / 2.0;
     flops.recurrence = heads * 3.0 * state;
     flops.state = heads * (triangle + half + 2.0 * state);

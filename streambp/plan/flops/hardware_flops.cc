@@ -1,11 +1,11 @@
-#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
 
 #include <algorithm>
 
 #include "streambp/model/scored.h"
-#include "streambp/plan/delta_rule_flops.h"
-#include "streambp/plan/map_flops.h"
-#include "streambp/plan/model_flops.h"
+#include "streambp/plan/flops/delta_rule_flops.h"
+#include "streambp/plan/flops/map_flops.h"
+#include "streambp/plan/flops/model_flops.h"
 
 namespace streambp::plan {
 namespace {

@@ -1,4 +1,4 @@
-#include "streambp/plan/map_flops.h"
+#include "streambp/plan/flops/map_flops.h"
 
 namespace streambp::plan {
 namespace {

@@ -1,9 +1,9 @@
-#include "streambp/plan/model_flops.h"
+#include "streambp/plan/flops/model_flops.h"
 
 #include <algorithm>
 
-#include "streambp/plan/delta_rule_flops.h"
-#include "streambp/plan/map_flops.h"
+#include "streambp/plan/flops/delta_rule_flops.h"
+#include "streambp/plan/flops/map_flops.h"
 
 namespace streambp::plan {
 

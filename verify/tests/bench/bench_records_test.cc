@@ -10,9 +10,9 @@
 #include "bench/paper/measured.h"
 #include "bench/records/report.h"
 #include "bench/report_pages/statistics.h"
-#include "bench/sweep/cell_run.h"
+#include "bench/sweep/cells/cell_run.h"
 #include "bench/sweep/setting_members.h"
-#include "streambp/plan/model_flops.h"
+#include "streambp/plan/flops/model_flops.h"
 #include "verify/tests/streambp/model/file_testing.h"
 
 namespace streambp::bench {

@@ -5,7 +5,7 @@
 
 #include "streambp/backprop/host_weights.h"
 #include "streambp/data/objective_inputs.h"
-#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/subject.h"
 

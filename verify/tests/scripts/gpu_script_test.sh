@@ -135,7 +135,7 @@ grep -q 'exit code 1' "$folder/broken/run/speed.failed" || fail 'a part whose sw
 # Tests that were skipped and kernels that are missing.
 checks() {  # EXPECTED-CODE KIND TEXT
   printf '%s\n' "$3" >"$folder/report"
-  "$STREAMBP_PYTHON" "$project/scripts/gpu_checks.py" "$2" "$folder/report" >"$folder/checks" 2>&1
+  "$STREAMBP_PYTHON" "$project/scripts/gpu/gpu_checks.py" "$2" "$folder/report" >"$folder/checks" 2>&1
   [ $? -eq "$1" ] || fail "gpu_checks.py $2 of $3"
 }
 case_of() {  # SUITE NAME RESULT

@@ -1,4 +1,4 @@
-#include "streambp/ops/cpu/causal_conv.h"
+#include "streambp/ops/cpu/recurrent/causal_conv.h"
 
 #include "streambp/ops/cpu/row_loops.h"
 #include "streambp/ops/cpu/silu.h"

@@ -3,7 +3,7 @@
 //
 // What is left of a key, k_s e^(G_t - G_s), is multiplied by the decays of one token after another: products
 // of numbers up to 1, of which none overflows and what is gone is 0.
-#include "streambp/ops/cpu/delta_rule_pass.h"
+#include "streambp/ops/cpu/recurrent/delta_rule_pass.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 namespace {

@@ -1,7 +1,7 @@
-#include "streambp/ops/cpu/delta_rule.h"
+#include "streambp/ops/cpu/recurrent/delta_rule.h"
 
-#include "streambp/ops/cpu/delta_rule_pass.h"
-#include "streambp/ops/cpu/delta_rule_scratch.h"
+#include "streambp/ops/cpu/recurrent/delta_rule_pass.h"
+#include "streambp/ops/cpu/recurrent/delta_rule_scratch.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 namespace {

@@ -2,8 +2,8 @@
 // one sequence, their states, and rows in and out. Included by kernels' own .cc files only: see vector.h.
 #pragma once
 
-#include "streambp/ops/cpu/delta_rule.h"
-#include "streambp/ops/cpu/delta_rule_tiles.h"
+#include "streambp/ops/cpu/recurrent/delta_rule.h"
+#include "streambp/ops/cpu/recurrent/delta_rule_tiles.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 

@@ -1,8 +1,8 @@
 // Scratch space of one key head's pass. Included by kernels' own .cc files only: see vector.h.
 #pragma once
 
-#include "streambp/ops/cpu/delta_rule.h"
-#include "streambp/ops/cpu/delta_rule_tiles.h"
+#include "streambp/ops/cpu/recurrent/delta_rule.h"
+#include "streambp/ops/cpu/recurrent/delta_rule_tiles.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 

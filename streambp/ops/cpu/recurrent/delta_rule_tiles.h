@@ -2,8 +2,8 @@
 // kernels' own .cc files only: see vector.h. Rows of matrices are padded with zeros to whole registers.
 #pragma once
 
-#include "streambp/ops/cpu/delta_rule.h"
 #include "streambp/ops/cpu/products.h"
+#include "streambp/ops/cpu/recurrent/delta_rule.h"
 #include "streambp/ops/cpu/row_loops.h"
 
 namespace streambp::cpu::STREAMBP_ISA {

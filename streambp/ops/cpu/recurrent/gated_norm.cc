@@ -1,4 +1,4 @@
-#include "streambp/ops/cpu/gated_norm.h"
+#include "streambp/ops/cpu/recurrent/gated_norm.h"
 
 #include "streambp/ops/cpu/row_loops.h"
 #include "streambp/ops/cpu/silu.h"

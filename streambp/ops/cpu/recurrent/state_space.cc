@@ -1,6 +1,6 @@
 // Mamba-2's state space: the delta rule without its exchange. The formulas stand in
 // ops/recurrent/delta_rule_group.h, where A is then 0.
-#include "streambp/ops/cpu/delta_rule_pass.h"
+#include "streambp/ops/cpu/recurrent/delta_rule_pass.h"
 
 namespace streambp::cpu::STREAMBP_ISA {
 namespace {

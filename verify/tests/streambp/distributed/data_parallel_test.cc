@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <gtest/gtest.h>
 
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 #include "verify/tests/streambp/model/adapter_testing.h"
 #include "verify/tests/turns.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <mutex>
 
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 
 namespace streambp {

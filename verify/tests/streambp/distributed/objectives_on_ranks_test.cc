@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "streambp/distributed/data_parallel.h"
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "streambp/error.h"
 #include "verify/equality/subject.h"
 #include "verify/error_measure.h"

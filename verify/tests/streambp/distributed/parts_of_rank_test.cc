@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "streambp/backprop/embeddings.h"
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 #include "verify/tests/streambp/model/file_testing.h"
 

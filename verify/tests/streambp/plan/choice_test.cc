@@ -9,7 +9,7 @@
 #include <set>
 
 #include "bench/sweep/choice.h"
-#include "streambp/plan/cost_model.h"
+#include "streambp/plan/flops/cost_model.h"
 #include "verify/tests/turns.h"
 
 namespace streambp::plan {

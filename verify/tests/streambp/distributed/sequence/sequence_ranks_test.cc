@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "streambp/plan/workload.h"
-#include "verify/tests/streambp/distributed/sequence_ranks_testing.h"
+#include "verify/tests/streambp/distributed/sequence/sequence_ranks_testing.h"
 #include "verify/tests/streambp/model/file_testing.h"
 #include "verify/tests/turns.h"
 

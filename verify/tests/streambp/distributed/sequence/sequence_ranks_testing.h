@@ -4,9 +4,9 @@
 #include <functional>
 #include <vector>
 
-#include "streambp/distributed/rows_objective.h"
-#include "streambp/distributed/rows_of_rank.h"
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/sequence/rows_objective.h"
+#include "streambp/distributed/sequence/rows_of_rank.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 
 namespace streambp {

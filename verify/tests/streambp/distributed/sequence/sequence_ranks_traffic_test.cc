@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "streambp/memory/meter.h"
-#include "verify/tests/streambp/distributed/sequence_ranks_testing.h"
+#include "verify/tests/streambp/distributed/sequence/sequence_ranks_testing.h"
 #include "verify/tests/turns.h"
 
 namespace streambp {

@@ -1,6 +1,6 @@
 // What is trained in the tests of ranks that divide sequences: every kind of family, objective and setting.
 #include "streambp/plan/workload.h"
-#include "verify/tests/streambp/distributed/sequence_ranks_testing.h"
+#include "verify/tests/streambp/distributed/sequence/sequence_ranks_testing.h"
 #include "verify/tests/streambp/model/adapter_testing.h"
 
 namespace streambp {

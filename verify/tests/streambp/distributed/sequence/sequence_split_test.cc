@@ -1,11 +1,11 @@
 // Which rows of a batch each rank has: every row once, balanced, and with at least one row on every rank.
-#include "streambp/distributed/sequence_split.h"
+#include "streambp/distributed/sequence/sequence_split.h"
 
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <numeric>
 
-#include "streambp/distributed/row_routes.h"
+#include "streambp/distributed/sequence/row_routes.h"
 #include "streambp/error.h"
 #include "verify/tests/streambp/model/file_testing.h"
 

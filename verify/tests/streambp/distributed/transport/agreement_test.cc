@@ -1,9 +1,9 @@
 // What ranks find out about each other before they begin.
-#include "streambp/distributed/agreement.h"
+#include "streambp/distributed/transport/agreement.h"
 
 #include <gtest/gtest.h>
 
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "streambp/error.h"
 
 namespace streambp {

@@ -1,13 +1,13 @@
 // Collectives of one to five ranks against the sums and concatenations that they stand for: bits, bytes and
 // messages.
-#include "streambp/distributed/communicator.h"
+#include "streambp/distributed/transport/communicator.h"
 
 #include <atomic>
 #include <gtest/gtest.h>
 #include <mutex>
 #include <vector>
 
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "streambp/error.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 

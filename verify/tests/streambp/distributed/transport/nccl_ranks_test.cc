@@ -6,8 +6,8 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "streambp/distributed/nccl_backend.h"
-#include "streambp/distributed/process_ranks.h"
+#include "streambp/distributed/transport/nccl_backend.h"
+#include "streambp/distributed/transport/process_ranks.h"
 #include "streambp/error.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 

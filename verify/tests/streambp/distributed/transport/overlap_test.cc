@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <optional>
 
-#include "streambp/distributed/communication_thread.h"
-#include "streambp/distributed/thread_ranks.h"
+#include "streambp/distributed/transport/communication_thread.h"
+#include "streambp/distributed/transport/thread_ranks.h"
 #include "streambp/error.h"
 #include "streambp/memory/recorder.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"

@@ -1,5 +1,5 @@
 // Ranks as processes over Gloo: rank_parts.cc, started several times.
-#include "streambp/distributed/process_ranks.h"
+#include "streambp/distributed/transport/process_ranks.h"
 
 #include <arpa/inet.h>
 #include <chrono>
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "streambp/distributed/local_ranks.h"
+#include "streambp/distributed/transport/local_ranks.h"
 #include "streambp/error.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "streambp/distributed/process_ranks.h"
+#include "streambp/distributed/transport/process_ranks.h"
 #include "verify/tests/streambp/distributed/data_parallel_testing.h"
 
 namespace streambp {

@@ -1,5 +1,5 @@
 // What launchers of processes say in the environment.
-#include "streambp/distributed/rendezvous.h"
+#include "streambp/distributed/transport/rendezvous.h"
 
 #include <cstdlib>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What the records say that a method executes, held against a count by hand and against the products that
 // ATen is really called for.
-#include "streambp/plan/hardware_flops.h"
+#include "streambp/plan/flops/hardware_flops.h"
 
 #include <functional>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 
 #include "bench/baseline/hugging_face.h"
 #include "streambp/data/objective_inputs.h"
-#include "streambp/plan/delta_rule_flops.h"
-#include "streambp/plan/model_flops.h"
+#include "streambp/plan/flops/delta_rule_flops.h"
+#include "streambp/plan/flops/model_flops.h"
 #include "verify/equality/batches.h"
 #include "verify/tests/streambp/model/adapter_testing.h"
 #include "verify/tests/turns.h"
