@@ -13,6 +13,7 @@
 #include "streambp/ops/backend.h"
 #include "verify/equality/batches.h"
 #include "verify/equality/inputs.h"
+#include "verify/equality/measure_alone.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -29,35 +30,9 @@ Settings make_settings(Method method, int64_t chunk, std::optional<int64_t> head
 
 enum class Judge { kStandard, kReference };
 
-/// Of the largest gradient of a model, and of a loss: see measure_alone.
-constexpr double kCancelled = 1e-3;
-
 /// How much farther from standard than standard is from the reference a method may be by itself: see
 /// limit_to_standard.
 constexpr double kOfStandardsOwn = 10.0;
-
-/// measure(), but a loss below a thousandth, and a gradient with less than a thousandth of the largest one's
-/// norm, count as if they had that.
-/// In rows that were not chosen by hand the terms of one may cancel (two tokens with the same value leave
-/// their query nothing to choose), and what remains of it is rounding errors of the terms.
-EvaluationErrors measure_alone(const Evaluation& value, const Evaluation& truth) {
-  EvaluationErrors errors = measure(value, truth);
-  if (std::abs(truth.loss) < kCancelled && truth.loss != 0.0)
-    errors.loss *= std::abs(truth.loss) / kCancelled;
-  double largest = 0.0;
-  for (const auto& [name, gradient] : truth.gradients) largest = worse(largest, norm_of(gradient));
-  for (ParameterError& of : errors.gradients) {
-    const auto expected = truth.gradients.find(of.name);
-    if (!of.problem.empty() || expected == truth.gradients.end()) continue;
-    const double norm = norm_of(expected->second);
-    if (!(norm < kCancelled * largest)) continue;
-    of.error *= (norm > 0.0 ? norm : 1.0) / (kCancelled * largest);
-  }
-  std::stable_sort(
-      errors.gradients.begin(), errors.gradients.end(),
-      [](const ParameterError& a, const ParameterError& b) { return is_worse(a.error, b.error); });
-  return errors;
-}
 
 class RowCheck {
  public:
