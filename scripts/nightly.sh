@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check at full size, one after another: the equality sweep, random passes, the golden cases, the reference's gradients, precision,
+# Every check at full size, one after another: the equality sweep, random passes, random configs, the golden cases, the reference's gradients, precision,
 # compare's verdicts on gradients of Hugging Face and on published mistakes, trainers of TRL, kills of sweeps, trainings and ranks and other faults, allocations that fail,
 # mistakes planted in the sources, the long-index suite, hostile inputs, libFuzzer's inputs, the Python package with an older and a newer transformers, every torch, a wheel,
 # scripts/gpu.sh without a GPU, headers by themselves, a selection of tests with sanitizers and with assertions, the CUDA kernels on the host with sanitizers and in many orders, ranks
@@ -95,6 +95,13 @@ other_transformers() {
   done
 }
 
+# Thirty draws of settings of each golden model, made and run by the newest transformers.
+random_configs() {
+  export STREAMBP_TRANSFORMERS_VERSION=5.24.0 STREAMBP_THOROUGH=1
+  (build_project release streambp_torch && STREAMBP_VENV="$venv" /usr/bin/python3 scripts/python_environment.py) || return
+  OMP_NUM_THREADS=1 ctest --preset release -V -R '^python_random_configs'
+}
+
 headers() {
   local torch
   torch=$(echo "$venv"/lib/python3*/site-packages/torch)
@@ -107,6 +114,7 @@ random_passes() {
   OMP_NUM_THREADS=1 RC_PARAMS='max_success=12000' build/release/bin/properties_test --gtest_brief=1
 }
 check 'Random passes: models, rows, objectives, methods and settings, from a new seed' random_passes
+check 'Random configs: gradients of the Python package on settings that nobody chose' random_configs
 check 'Golden cases: losses, log-probabilities and gradients of Hugging Face' "$verify" goldens verify/goldens
 check 'The reference against complex steps' "$verify" gradcheck
 check "Errors of float32 and bfloat16 relative to standard back-propagation's" "$verify" precision
