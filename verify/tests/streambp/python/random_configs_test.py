@@ -108,7 +108,12 @@ class RandomConfigs(Case):
                 ours.backward()
             self.assert_loss(ours.detach(), loss, what, LIMIT)
             outcome = "refused"
-        self.assert_gradients(take_gradients(model), theirs, what, LIMIT)
+        # What is nothing but rounding, as the gradient of a key's bias that does not rotate, is measured by the model's largest gradient.
+        least = 1e-6 * max(gradient.abs().max() for gradient in theirs.values())
+        ours = take_gradients(model)
+        for name in [name for name, gradient in theirs.items() if gradient.abs().max() <= least]:
+            self.assertTrue((ours.pop(name) - theirs.pop(name)).abs().max() <= LIMIT * least, f"{what}: {name}")
+        self.assert_gradients(ours, theirs, what, LIMIT)
         return outcome
 
     def test_gradients_are_transformers_own(self):
