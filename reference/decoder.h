@@ -43,6 +43,9 @@
 //                      which some layers see what a layer below has picked
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 //     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
+//     Step 3.7         1 + weight; layers with a window have more heads, and more of a head rotates; a gate
+//     of
+//                      each head; routers of sigmoids, and an expert that every token has; clamped products
 //     Gemma 4          Gemma 3's norms, but multiplied by the weight itself, and one of the values too;
 //     layers
 //                      without a window have larger heads, part of which rotates by frequencies of the whole,

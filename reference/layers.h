@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference/config.h"
+#include "reference/mixture.h"
 #include "reference/ops_layer.h"
 #include "reference/tape.h"
 
@@ -153,7 +154,9 @@ class Layers {
 
   Var stacked_expert(const StackedNames& names, int e, const Var& x) const;
   Var stacked_linear(const std::string& matrices, const std::string& adapter, int e, const Var& x) const;
-  Var expert_activation(const Var& gate, const Var& up) const;
+  /// The product of gate and up in an MLP of "model.layers.0.mlp.", or of its experts.
+  Var gated_product(const std::string& module, const Var& gate, const Var& up) const;
+  Var expert_activation(const std::string& module, const Var& gate, const Var& up) const;
   Var expert_delta(const std::string& module, int e, const Var& x) const;
 
   const ModelConfig& config_;

@@ -64,7 +64,8 @@ Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& 
 Var Layers::stacked_expert(const StackedNames& names, int e, const Var& x) const {
   const Index width = config_.mixture.moe_intermediate_size;
   const Var both = stacked_linear(names.gate_up, names.adapters + "gate_up_proj", e, x);
-  const Var inner = expert_activation(slice_columns(both, 0, width), slice_columns(both, width, width));
+  const Var inner =
+      expert_activation(names.adapters, slice_columns(both, 0, width), slice_columns(both, width, width));
   return stacked_linear(names.down, names.adapters + "down_proj", e, inner);
 }
 
@@ -90,7 +91,7 @@ Var Layers::expert(const std::string& experts, int e, const Var& x) const {
     gate = add(gate, slice_columns(both, 0, width));
     up = add(up, slice_columns(both, width, width));
   }
-  const Var inner = expert_activation(gate, up);
+  const Var inner = expert_activation(experts, gate, up);
   const Var y = project(module + config_.modules.down, false, inner);
   if (!config_.adapters.contains(experts + "down_proj")) return y;
   return add(y, expert_delta(experts + "down_proj", e, inner));
@@ -101,7 +102,7 @@ Var Layers::interleaved_expert(const std::string& experts, int e, const Var& x) 
   const Var both = interleaved_linear(experts + "gate_up_proj", e, x);
   std::vector<int> gate(static_cast<std::size_t>(width)), up(gate.size());
   for (std::size_t j = 0; j < gate.size(); ++j) gate[j] = static_cast<int>(2 * j), up[j] = gate[j] + 1;
-  const Var inner = expert_activation(gather_columns(both, gate), gather_columns(both, up));
+  const Var inner = expert_activation(experts, gather_columns(both, gate), gather_columns(both, up));
   return interleaved_linear(experts + "down_proj", e, inner);
 }
 
@@ -114,8 +115,8 @@ Var Layers::interleaved_linear(const std::string& module, int e, const Var& x) c
   return config_.adapters.contains(module) ? add(y, expert_delta(module, e, x)) : y;
 }
 
-Var Layers::expert_activation(const Var& gate, const Var& up) const {
-  if (config_.swiglu_alpha == 0.0) return mul(activation(gate), up);
+Var Layers::expert_activation(const std::string& module, const Var& gate, const Var& up) const {
+  if (config_.swiglu_alpha == 0.0) return gated_product(module, gate, up);
   return clamped_swiglu(gate, up, config_.swiglu_alpha, config_.swiglu_limit);
 }
 

@@ -118,6 +118,10 @@ Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p
   Matrix f = Matrix::Zero(p.cols(), 1);
   for (const std::vector<int>& of_row : largest_columns(p.value(), mixture.num_experts_per_tok)) {
     for (int e : of_row) f(e, 0) += 1.0 / m;
+Var limited_swiglu(const Var& activated, const Var& up, Number limit) {
+  return mul(clip(activated, -std::numeric_limits<double>::infinity(), limit), clip(up, -limit, limit));
+}
+
   }
   return scale(sum(matmul(p, tape.leaf(f))), mixture.num_experts / m);
 }

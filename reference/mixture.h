@@ -45,6 +45,11 @@ Var clamped_swiglu(const Var& gate, const Var& up, Number alpha, Number limit);
 /// the batch in all sparse layers, below one another. With f_e the number of the m rows that chose expert e
 /// over m, which is held constant, and P_e the mean of p_e over the rows:   E sum_e f_e P_e
 /// Gives [1, 1]. Throws std::invalid_argument without a row.
+/// Step 3.7's product of an activated gate and up (transformers, modeling_step3p7.py), entry by entry with a
+/// limit c > 0: min(activated, c) min(max(up, -c), c). Throws std::invalid_argument if the shapes differ or
+/// c < 0.
+Var limited_swiglu(const Var& activated, const Var& up, Number limit);
+
 Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p);
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -236,6 +236,11 @@ reference::ModelConfig reference_config(const Config& config) {
   same.post_norm_eps = config.post_norm_eps;
   same.output_gate_map = config.output_gate_map;
   same.parallel = config.parallel;
+  same.gates_heads = config.gates_heads;
+  same.window_attention_heads = static_cast<int>(config.window_attention_heads);
+  same.window_rotary_dim = static_cast<int>(config.window_rotary_dim);
+  same.expert_limits = config.expert_limits;
+  same.mlp_limits = config.mlp_limits;
   same.embedding_scale = config.embedding_scale;
   same.residual_multiplier = config.residual_multiplier;
   same.logits_scaling = config.logits_scaling;

@@ -324,7 +324,7 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
     const bool attends = config.can_store_attention(layer);
     if (kept(keep.activations.attention) && attends) {
       reserve(config.attention_width(layer), options);
-      reserve(config.num_attention_heads, options.dtype(sum_dtype(model.dtype())));
+      reserve(config.query_heads_of(layer), options.dtype(sum_dtype(model.dtype())));
     }
     for (int i = 0; i < 2 && kept(keep.activations.keys_values) && config.can_store_keys_values(layer); ++i)
       reserve(config.carry_width(layer) / 2, options);

@@ -145,7 +145,10 @@ const ConfigReader::OtherNames kKimiNames = {{"max_position_embeddings", "model_
 
 Config parse_settings(const ConfigReader& given) {
   const Family& family = find_family(given);
-  const ConfigReader settings = family.kimi ? given.with_other_names(kKimiNames) : given;
+  const json own = family.step ? in_words_of_step(given) : json::object();
+  const ConfigReader settings = family.step   ? given.of(own)
+                                : family.kimi ? given.with_other_names(kKimiNames)
+                                              : given;
   Config config;
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
