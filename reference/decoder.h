@@ -67,12 +67,16 @@ struct HiddenStates {
   std::vector<Var> router_probabilities;  // of each sparse layer, [tokens, num_experts]
 };
 
+/// The experts of each token of one sequence, in place of those that its routers would choose: of each sparse
+/// layer, in order. Empty for a token: the router's choice; empty: all choices are routers'.
+using GivenExperts = std::vector<std::vector<std::vector<int>>>;
+
 /// The hidden states of one sequence. `positions` are for the rotation only, one for each token, and may have
 /// gaps; windows count tokens. `length` is one more than the greatest position of the whole batch, which some
 /// rotations depend on.
 HiddenStates hidden_states(const ModelConfig& config, const Parameters& parameters,
                            const std::vector<int>& tokens, const std::vector<double>& positions,
-                           double length);
+                           double length, const GivenExperts& experts = {});
 
 /// W_head hidden, divided and capped where the model does so, [rows, vocab_size]. Throws
 /// std::invalid_argument if the model has no such head.

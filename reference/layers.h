@@ -100,11 +100,12 @@ class Layers {
   /// What a sparse layer's router gives the experts, [tokens, num_experts]: a softmax, or sigmoids.
   Var router(const std::string& module, const Var& x) const;
 
-  /// What the experts make of x with the router's p.
-  Var experts(const std::string& module, const Var& x, const Var& p) const;
+  /// What the experts make of x with the router's p; `given` as in mixture_of_experts.
+  Var experts(const std::string& module, const Var& x, const Var& p, const ExpertsOfTokens& given = {}) const;
 
   /// What Granite's experts of "model.layers.0." and its shared MLP make of x with the router's p.
-  Var granite_experts(const std::string& prefix, const Var& x, const Var& p) const;
+  Var granite_experts(const std::string& prefix, const Var& x, const Var& p,
+                      const ExpertsOfTokens& given = {}) const;
 
   /// Gemma 4's router in "model.layers.0.": the softmax of W_proj (scale rms_norm(h) / sqrt(hidden_size)).
   Var router_added_to_mlp(const std::string& prefix, const Var& h) const;
@@ -113,7 +114,8 @@ class Layers {
   /// before them, n_1' and n_2' after them, and n(h) = x,
   ///     n_1'(mlp(x)) + n_2'(experts(n_2(h)))
   /// where the experts' probabilities, divided by their sum, are multiplied by per_expert_scale.
-  Var mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const;
+  Var mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p,
+                      const ExpertsOfTokens& given = {}) const;
 
   /// x with every group of columns divided by its root mean square.
   Var plainly_normed(const Var& x, int group) const;

@@ -17,7 +17,8 @@ Var Layers::router(const std::string& module, const Var& x) const {
   return config_.mixture.sigmoid_scores ? sigmoid(z) : exp(log_softmax(z));
 }
 
-Var Layers::experts(const std::string& module, const Var& x, const Var& p) const {
+Var Layers::experts(const std::string& module, const Var& x, const Var& p,
+                    const ExpertsOfTokens& given) const {
   const std::string all = module + "experts.";
   const Matrix correction = config_.mixture.corrected
                                 ? held_constant(parameter(module + config_.mixture.correction).value())
@@ -25,18 +26,19 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p) const
   const auto of_rows = [&](int e, const Var& rows) {
     return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
   };
-  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction);
+  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction, given);
   if (config_.mixture.shared_expert_intermediate_size == 0) return y;
   if (config_.mixture.shared_expert_ungated) return add(y, gated(module + "shared_experts.", false, x));
   const Var share = sigmoid(project(module + "shared_expert_gate", false, x));
   return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
 }
 
-Var Layers::granite_experts(const std::string& prefix, const Var& x, const Var& p) const {
+Var Layers::granite_experts(const std::string& prefix, const Var& x, const Var& p,
+                            const ExpertsOfTokens& given) const {
   const std::string in = prefix + "block_sparse_moe.";
   const StackedNames names{in + "input_linear.weight", in + "output_linear.weight", in + "experts."};
   const auto of_rows = [&](int e, const Var& rows) { return stacked_expert(names, e, rows); };
-  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows);
+  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, Matrix(), given);
   if (config_.mixture.shared_expert_intermediate_size == 0) return y;
   return add(y, mlp(prefix + config_.modules.mlp + ".", x));
 }
@@ -47,7 +49,8 @@ Var Layers::router_added_to_mlp(const std::string& prefix, const Var& h) const {
   return exp(log_softmax(project(prefix + "router.proj", false, scale(normed, 1.0 / std::sqrt(hidden)))));
 }
 
-Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const {
+Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p,
+                            const ExpertsOfTokens& given) const {
   const std::string all = prefix + "experts.";
   const StackedNames names{all + "gate_up_proj", all + "down_proj", all};
   const Var scales = transpose(parameter(prefix + "router.per_expert_scale"));
@@ -55,8 +58,8 @@ Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& 
     const std::vector<int> of_every_row(static_cast<std::size_t>(rows.rows()), e);
     return scale_rows(stacked_expert(names, e, rows), gather_rows(scales, of_every_row));
   };
-  const Var of_experts =
-      mixture_of_experts(config_.mixture, norm(prefix + "pre_feedforward_layernorm_2", h), p, of_rows);
+  const Var of_experts = mixture_of_experts(config_.mixture, norm(prefix + "pre_feedforward_layernorm_2", h),
+                                            p, of_rows, Matrix(), given);
   return add(norm(prefix + "post_feedforward_layernorm_1", mlp(prefix + "mlp.", x)),
              norm(prefix + "post_feedforward_layernorm_2", of_experts));
 }
