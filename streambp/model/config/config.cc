@@ -26,6 +26,7 @@ json text_part(const ConfigReader& file, const Family& family) {
   json part = json::parse(family.whole.sizes);
   part["model_type"] = family.name;
   const ConfigReader text = file.inner("text_config");
+  if (family.step) forget_what_step_renames(text.object(), part);
   text.only("model_type", part["model_type"]);
   constexpr const char* kTied = "tie_word_embeddings";
   // transformers 5 takes the key outside, or its default there. Mistral 3's files may have it inside alone:

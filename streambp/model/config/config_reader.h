@@ -197,6 +197,8 @@ void parse_mixture(const ConfigReader& settings, const Family& family, Config& c
 /// What Step 3.7's files say otherwise than transformers writes it, in transformers' words; and what its
 /// class alone has, but for its mixture, once the windows are there.
 nlohmann::json in_words_of_step(const ConfigReader& settings);
+/// Leaves out of `sizes`, the class's own, what `given` says in other words.
+void forget_what_step_renames(const nlohmann::json& given, nlohmann::json& sizes);
 void parse_step(const ConfigReader& settings, Config& config);
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.

@@ -160,6 +160,12 @@ std::vector<double> limits_of(const ConfigReader& settings, const char* key, int
 
 }  // namespace
 
+void forget_what_step_renames(const json& given, json& sizes) {
+  for (const auto& [key, other] : kOtherNames) {
+    if (given.contains(other)) sizes.erase(key);
+  }
+}
+
 json in_words_of_step(const ConfigReader& settings) {
   for (const auto& [key, value] : kFixed) settings.only(key, value);
   if (settings.text("gating") != "per-head") settings.only("gating", true);
