@@ -153,6 +153,8 @@ void require_of_layers(const ModelConfig& config) {
   require_size(config.linear_attention.size(), "whether it is linear");
   require_size(config.no_mixer.size(), "whether it has no mixer");
   require_size(config.no_mlp.size(), "whether it has no MLP");
+  require_size(config.expert_limits.size(), "the limit of its experts");
+  require_size(config.mlp_limits.size(), "the limit of its MLPs");
   require_size(config.indexer.shared.size(), "whether it shares what another has picked");
   if (any(config.linear_attention)) require_valid(config.delta_rule);
 }
@@ -166,6 +168,12 @@ void require_valid(const ModelConfig& config) {
           "model", "expected positive sizes");
   require(config.num_attention_heads % config.num_key_value_heads == 0, "model",
           "expected a number of query heads that is a multiple of the key/value heads");
+  require(
+      config.window_attention_heads >= 0 && config.window_attention_heads % config.num_key_value_heads == 0,
+      "model", "expected window_attention_heads that are a multiple of the key/value heads");
+  require(config.window_rotary_dim >= 0 && config.window_rotary_dim % 2 == 0 &&
+              config.window_rotary_dim <= config.head_dim,
+          "model", "expected an even window_rotary_dim up to " + std::to_string(config.head_dim));
   require(config.is_latent() || (config.head_dim > 0 && config.head_dim % 2 == 0), "model",
           "expected an even head_dim, got " + std::to_string(config.head_dim));
   require(config.rotary_dim >= 0 && config.rotary_dim % 2 == 0 && config.rotary_dim <= config.head_dim,

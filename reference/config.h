@@ -125,9 +125,11 @@ struct ModelConfig {
   int intermediate_size = 0;
   int num_hidden_layers = 0;
   int num_attention_heads = 0;
+  int window_attention_heads = 0;  // Step 3.7: of layers with a window; 0: they have as many as the others
   int num_key_value_heads = 0;
   int head_dim = 0;
-  int rotary_dim = 0;  // the first entries of a head, which are rotated, while the rest pass; 0: all
+  int rotary_dim = 0;         // the first entries of a head, which are rotated, while the rest pass; 0: all
+  int window_rotary_dim = 0;  // Step 3.7: of layers with a window; 0: rotary_dim is theirs too
   double rms_norm_eps = 1e-6;
   bool qkv_bias = false;
   bool o_bias = false;
@@ -160,6 +162,9 @@ struct ModelConfig {
   Activation hidden_act = Activation::kSilu;
   double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
   double swiglu_limit = 0.0;  // what gate and up are clamped to in it
+  /// Step 3.7, of each layer: the limit of limited_swiglu (mixture.h), which its experts and its other MLPs
+  /// have for the product of the activated gate and up; 0: they have that. Empty: in every layer.
+  std::vector<double> expert_limits = {}, mlp_limits = {};
   RopeSettings rope = {};
   std::optional<RopeSettings> local_rope = std::nullopt;  // of the layers with a window, if it is another
   bool rope_interleaved = false;    // GLM-4: entries 2 i and 2 i + 1 are a pair, not i and i + rotary_dim / 2
@@ -168,6 +173,7 @@ struct ModelConfig {
   double query_scale_beta = 0.0;    // Ministral 3 (llama_4_scaling_beta): rotated queries are multiplied by
   double query_scale_original = 0;  // 1 + beta ln(1 + floor(position / original)); beta 0: they aren't
   bool output_gate_map = false;     // Muse Glimmer: or of a map of its own, self_attn.gate_proj
+  bool gates_heads = false;         // Step 3.7: of one number for each head, of self_attn.g_proj
   bool attention_output_gate = false;       // Qwen3-Next: what a head mixes is multiplied by a sigmoid; see
                                             // parameter_shapes
   std::vector<bool> linear_attention = {};  // of each layer: the gated delta rule. Empty: no layer has it
@@ -216,7 +222,13 @@ struct ModelConfig {
     const int global = gemma4.num_global_key_value_heads;
     return is_full(layer) && global > 0 ? global : num_key_value_heads;
   }
-  int rotary_entries(int layer) const { return rotary_dim == 0 ? head_dim_of(layer) : rotary_dim; }
+  int query_heads_of(int layer) const {
+    return !is_full(layer) && window_attention_heads > 0 ? window_attention_heads : num_attention_heads;
+  }
+  int rotary_entries(int layer) const {
+    if (!is_full(layer) && window_rotary_dim > 0) return window_rotary_dim;
+    return rotary_dim == 0 ? head_dim_of(layer) : rotary_dim;
+  }
   bool shares_keys(int layer) const { return layer >= num_hidden_layers - gemma4.num_kv_shared_layers; }
   bool values_are_keys(int layer) const { return gemma4.attention_k_eq_v && is_full(layer); }
   /// The layer whose keys and values a layer sees: its own, or of one that shares them those of the last
@@ -265,6 +277,7 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 /// - qk_norm_full_width: `self_attn.q_norm` [1, H E], `self_attn.k_norm` [1, K E].
 /// - attention_output_gate: `self_attn.q_proj` is twice as wide, and of every head has the rows of its query
 ///   and then those of its gate.
+/// - gates_heads: `self_attn.g_proj` [H, hidden_size] for the H heads of the layer.
 /// - linear_attention: `linear_attn.in_proj_qkv`, the queries of all K key heads above their keys above the
 ///   values of all H heads, `in_proj_z`, `in_proj_b` and `in_proj_a` (of H rows each), `conv1d` [C, taps] for
 ///   the C columns of query, key and value (Hugging Face's [C, 1, taps]), `norm` [1, value_head_dim],

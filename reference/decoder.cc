@@ -11,8 +11,8 @@ namespace {
 class Path {
  public:
   Path(const ModelConfig& config, const Layers& layers, const std::vector<int>& tokens,
-       const std::vector<double>& positions, double length)
-      : config_(config), layers_(layers), positions_(positions), length_(length) {
+       const std::vector<double>& positions, double length, const GivenExperts& experts)
+      : config_(config), layers_(layers), positions_(positions), length_(length), experts_(experts) {
     h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
     if (config.plain_norms) h_ = layers.plainly_normed(h_, config.hidden_size);
     if (config.gemma4.hidden_size_per_layer_input > 0) inputs_ = layers.per_layer_inputs(tokens, h_);
@@ -72,14 +72,16 @@ class Path {
     const std::string prefix = layer_prefix(layer), mlp = prefix + config_.modules.mlp + ".";
     if (!config_.is_sparse(layer)) return layers_.mlp(mlp, x);
     const bool is_added = config_.mixture.added_to_mlp;
+    const ExpertsOfTokens given =
+        experts_.empty() ? ExpertsOfTokens() : experts_.at(router_probabilities_.size());
     if (config_.mixture.granite_names) {
       router_probabilities_.push_back(layers_.router(prefix + "block_sparse_moe.", x));
-      return layers_.granite_experts(prefix, x, router_probabilities_.back());
+      return layers_.granite_experts(prefix, x, router_probabilities_.back(), given);
     }
     router_probabilities_.push_back(is_added ? layers_.router_added_to_mlp(prefix, h_)
                                              : layers_.router(mlp, x));
     const Var& p = router_probabilities_.back();
-    return is_added ? layers_.mlp_and_experts(prefix, h_, x, p) : layers_.experts(mlp, x, p);
+    return is_added ? layers_.mlp_and_experts(prefix, h_, x, p, given) : layers_.experts(mlp, x, p, given);
   }
 
   const ModelConfig& config_;
@@ -87,6 +89,7 @@ class Path {
   LayerNorms norms_;  // of the layer that is gone through
   const std::vector<double>& positions_;
   const double length_;
+  const GivenExperts& experts_;
   Var h_, inputs_;
   KeyValuesOfLayers seen_;
   PicksOfLayers picks_;
@@ -97,9 +100,9 @@ class Path {
 
 HiddenStates hidden_states(const ModelConfig& config, const Parameters& parameters,
                            const std::vector<int>& tokens, const std::vector<double>& positions,
-                           double length) {
+                           double length, const GivenExperts& experts) {
   const Layers layers(config, parameters);
-  Path path(config, layers, tokens, positions, length);
+  Path path(config, layers, tokens, positions, length, experts);
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) path.through(layer);
   return path.result();
 }

@@ -43,6 +43,9 @@
 //                      which some layers see what a layer below has picked
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 //     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
+//     Step 3.7         1 + weight; layers with a window have more heads, and more of a head rotates; a gate
+//     of
+//                      each head; routers of sigmoids, and an expert that every token has; clamped products
 //     Gemma 4          Gemma 3's norms, but multiplied by the weight itself, and one of the values too;
 //     layers
 //                      without a window have larger heads, part of which rotates by frequencies of the whole,
@@ -64,12 +67,16 @@ struct HiddenStates {
   std::vector<Var> router_probabilities;  // of each sparse layer, [tokens, num_experts]
 };
 
+/// The experts of each token of one sequence, in place of those that its routers would choose: of each sparse
+/// layer, in order. Empty for a token: the router's choice; empty: all choices are routers'.
+using GivenExperts = std::vector<std::vector<std::vector<int>>>;
+
 /// The hidden states of one sequence. `positions` are for the rotation only, one for each token, and may have
 /// gaps; windows count tokens. `length` is one more than the greatest position of the whole batch, which some
 /// rotations depend on.
 HiddenStates hidden_states(const ModelConfig& config, const Parameters& parameters,
                            const std::vector<int>& tokens, const std::vector<double>& positions,
-                           double length);
+                           double length, const GivenExperts& experts = {});
 
 /// W_head hidden, divided and capped where the model does so, [rows, vocab_size]. Throws
 /// std::invalid_argument if the model has no such head.

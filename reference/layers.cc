@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "reference/mixture.h"
 #include "reference/ops.h"
 #include "reference/require.h"
 
@@ -97,6 +98,22 @@ Var Layers::activation(const Var& x) const {
   return config_.hidden_act == Activation::kSilu ? silu(x) : gelu_tanh(x);
 }
 
+namespace {
+
+/// The number in "model.layers.3.mlp.".
+std::size_t layer_of(const std::string& module) {
+  return std::stoul(module.substr(std::string("model.layers.").size()));
+}
+
+}  // namespace
+
+Var Layers::gated_product(const std::string& module, const Var& gate, const Var& up) const {
+  const bool of_expert = module.ends_with(".experts.");
+  const std::vector<double>& limits = of_expert ? config_.expert_limits : config_.mlp_limits;
+  const double limit = limits.empty() ? 0.0 : limits[layer_of(module)];
+  return limit > 0.0 ? limited_swiglu(activation(gate), up, limit) : mul(activation(gate), up);
+}
+
 Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const {
   if (config_.hidden_act == Activation::kRelu2) {
     const Var up = project(module + "up_proj", has_bias, x);
@@ -106,7 +123,7 @@ Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const 
   Var gate = project(module + config_.modules.gate, has_bias, x);
   if (config_.gate_multiplier != 1.0) gate = scale(gate, config_.gate_multiplier);
   const Var up = project(module + config_.modules.up, has_bias, x);
-  const Var y = project(module + config_.modules.down, has_bias, mul(activation(gate), up));
+  const Var y = project(module + config_.modules.down, has_bias, gated_product(module, gate, up));
   return config_.down_multiplier == 1.0 ? y : scale(y, config_.down_multiplier);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference/config.h"
+#include "reference/mixture.h"
 #include "reference/ops_layer.h"
 #include "reference/tape.h"
 
@@ -99,11 +100,12 @@ class Layers {
   /// What a sparse layer's router gives the experts, [tokens, num_experts]: a softmax, or sigmoids.
   Var router(const std::string& module, const Var& x) const;
 
-  /// What the experts make of x with the router's p.
-  Var experts(const std::string& module, const Var& x, const Var& p) const;
+  /// What the experts make of x with the router's p; `given` as in mixture_of_experts.
+  Var experts(const std::string& module, const Var& x, const Var& p, const ExpertsOfTokens& given = {}) const;
 
   /// What Granite's experts of "model.layers.0." and its shared MLP make of x with the router's p.
-  Var granite_experts(const std::string& prefix, const Var& x, const Var& p) const;
+  Var granite_experts(const std::string& prefix, const Var& x, const Var& p,
+                      const ExpertsOfTokens& given = {}) const;
 
   /// Gemma 4's router in "model.layers.0.": the softmax of W_proj (scale rms_norm(h) / sqrt(hidden_size)).
   Var router_added_to_mlp(const std::string& prefix, const Var& h) const;
@@ -112,7 +114,8 @@ class Layers {
   /// before them, n_1' and n_2' after them, and n(h) = x,
   ///     n_1'(mlp(x)) + n_2'(experts(n_2(h)))
   /// where the experts' probabilities, divided by their sum, are multiplied by per_expert_scale.
-  Var mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const;
+  Var mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p,
+                      const ExpertsOfTokens& given = {}) const;
 
   /// x with every group of columns divided by its root mean square.
   Var plainly_normed(const Var& x, int group) const;
@@ -153,7 +156,9 @@ class Layers {
 
   Var stacked_expert(const StackedNames& names, int e, const Var& x) const;
   Var stacked_linear(const std::string& matrices, const std::string& adapter, int e, const Var& x) const;
-  Var expert_activation(const Var& gate, const Var& up) const;
+  /// The product of gate and up in an MLP of "model.layers.0.mlp.", or of its experts.
+  Var gated_product(const std::string& module, const Var& gate, const Var& up) const;
+  Var expert_activation(const std::string& module, const Var& gate, const Var& up) const;
   Var expert_delta(const std::string& module, int e, const Var& x) const;
 
   const ModelConfig& config_;

@@ -107,7 +107,7 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
 
   AttentionOptions options;
-  options.query_heads = config_.num_attention_heads;
+  options.query_heads = config_.query_heads_of(layer);
   options.key_value_heads = config_.key_value_heads_of(layer);
   const Number head_dim = config_.head_dim_of(layer);
   options.scale = config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(head_dim);
@@ -118,6 +118,13 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
                   : causal_attention(q, source.k, source.v, options);
   if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(heads.gate));
   if (config_.output_gate_map) mixed = mul(mixed, sigmoid(project(module + "gate_proj", false, x)));
+  if (config_.gates_heads) {
+    std::vector<int> head_of_column;
+    for (int column = 0; column < mixed.cols(); ++column)
+      head_of_column.push_back(column / config_.head_dim_of(layer));
+    const Var gate = sigmoid(project(module + "g_proj", false, x));
+    mixed = mul(mixed, gather_columns(gate, head_of_column));
+  }
   const Var y = project(module + config_.modules.out, config_.o_bias, mixed);
   return config_.attention_multiplier == 1.0 ? y : scale(y, config_.attention_multiplier);
 }

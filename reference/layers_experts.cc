@@ -17,7 +17,8 @@ Var Layers::router(const std::string& module, const Var& x) const {
   return config_.mixture.sigmoid_scores ? sigmoid(z) : exp(log_softmax(z));
 }
 
-Var Layers::experts(const std::string& module, const Var& x, const Var& p) const {
+Var Layers::experts(const std::string& module, const Var& x, const Var& p,
+                    const ExpertsOfTokens& given) const {
   const std::string all = module + "experts.";
   const Matrix correction = config_.mixture.corrected
                                 ? held_constant(parameter(module + config_.mixture.correction).value())
@@ -25,18 +26,19 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p) const
   const auto of_rows = [&](int e, const Var& rows) {
     return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
   };
-  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction);
+  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction, given);
   if (config_.mixture.shared_expert_intermediate_size == 0) return y;
   if (config_.mixture.shared_expert_ungated) return add(y, gated(module + "shared_experts.", false, x));
   const Var share = sigmoid(project(module + "shared_expert_gate", false, x));
   return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
 }
 
-Var Layers::granite_experts(const std::string& prefix, const Var& x, const Var& p) const {
+Var Layers::granite_experts(const std::string& prefix, const Var& x, const Var& p,
+                            const ExpertsOfTokens& given) const {
   const std::string in = prefix + "block_sparse_moe.";
   const StackedNames names{in + "input_linear.weight", in + "output_linear.weight", in + "experts."};
   const auto of_rows = [&](int e, const Var& rows) { return stacked_expert(names, e, rows); };
-  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows);
+  const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, Matrix(), given);
   if (config_.mixture.shared_expert_intermediate_size == 0) return y;
   return add(y, mlp(prefix + config_.modules.mlp + ".", x));
 }
@@ -47,7 +49,8 @@ Var Layers::router_added_to_mlp(const std::string& prefix, const Var& h) const {
   return exp(log_softmax(project(prefix + "router.proj", false, scale(normed, 1.0 / std::sqrt(hidden)))));
 }
 
-Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p) const {
+Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p,
+                            const ExpertsOfTokens& given) const {
   const std::string all = prefix + "experts.";
   const StackedNames names{all + "gate_up_proj", all + "down_proj", all};
   const Var scales = transpose(parameter(prefix + "router.per_expert_scale"));
@@ -55,8 +58,8 @@ Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& 
     const std::vector<int> of_every_row(static_cast<std::size_t>(rows.rows()), e);
     return scale_rows(stacked_expert(names, e, rows), gather_rows(scales, of_every_row));
   };
-  const Var of_experts =
-      mixture_of_experts(config_.mixture, norm(prefix + "pre_feedforward_layernorm_2", h), p, of_rows);
+  const Var of_experts = mixture_of_experts(config_.mixture, norm(prefix + "pre_feedforward_layernorm_2", h),
+                                            p, of_rows, Matrix(), given);
   return add(norm(prefix + "post_feedforward_layernorm_1", mlp(prefix + "mlp.", x)),
              norm(prefix + "post_feedforward_layernorm_2", of_experts));
 }
@@ -64,7 +67,8 @@ Var Layers::mlp_and_experts(const std::string& prefix, const Var& h, const Var& 
 Var Layers::stacked_expert(const StackedNames& names, int e, const Var& x) const {
   const Index width = config_.mixture.moe_intermediate_size;
   const Var both = stacked_linear(names.gate_up, names.adapters + "gate_up_proj", e, x);
-  const Var inner = expert_activation(slice_columns(both, 0, width), slice_columns(both, width, width));
+  const Var inner =
+      expert_activation(names.adapters, slice_columns(both, 0, width), slice_columns(both, width, width));
   return stacked_linear(names.down, names.adapters + "down_proj", e, inner);
 }
 
@@ -90,7 +94,7 @@ Var Layers::expert(const std::string& experts, int e, const Var& x) const {
     gate = add(gate, slice_columns(both, 0, width));
     up = add(up, slice_columns(both, width, width));
   }
-  const Var inner = expert_activation(gate, up);
+  const Var inner = expert_activation(experts, gate, up);
   const Var y = project(module + config_.modules.down, false, inner);
   if (!config_.adapters.contains(experts + "down_proj")) return y;
   return add(y, expert_delta(experts + "down_proj", e, inner));
@@ -101,7 +105,7 @@ Var Layers::interleaved_expert(const std::string& experts, int e, const Var& x) 
   const Var both = interleaved_linear(experts + "gate_up_proj", e, x);
   std::vector<int> gate(static_cast<std::size_t>(width)), up(gate.size());
   for (std::size_t j = 0; j < gate.size(); ++j) gate[j] = static_cast<int>(2 * j), up[j] = gate[j] + 1;
-  const Var inner = expert_activation(gather_columns(both, gate), gather_columns(both, up));
+  const Var inner = expert_activation(experts, gather_columns(both, gate), gather_columns(both, up));
   return interleaved_linear(experts + "down_proj", e, inner);
 }
 
@@ -114,8 +118,8 @@ Var Layers::interleaved_linear(const std::string& module, int e, const Var& x) c
   return config_.adapters.contains(module) ? add(y, expert_delta(module, e, x)) : y;
 }
 
-Var Layers::expert_activation(const Var& gate, const Var& up) const {
-  if (config_.swiglu_alpha == 0.0) return mul(activation(gate), up);
+Var Layers::expert_activation(const std::string& module, const Var& gate, const Var& up) const {
+  if (config_.swiglu_alpha == 0.0) return gated_product(module, gate, up);
   return clamped_swiglu(gate, up, config_.swiglu_alpha, config_.swiglu_limit);
 }
 

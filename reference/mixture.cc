@@ -63,9 +63,17 @@ std::vector<std::vector<int>> chosen_experts(const MixtureSettings& mixture, con
 
 Var mixture_of_experts(const MixtureSettings& mixture, const Var& x, const Var& p,
                        const std::function<Var(int expert, const Var& rows)>& expert,
-                       const Matrix& correction) {
+                       const Matrix& correction, const ExpertsOfTokens& given) {
   require_shape("mixture_of_experts", "the probabilities", p.value(), x.rows(), mixture.num_experts);
-  const auto chosen = chosen_experts(mixture, p.value(), correction);
+  auto chosen = chosen_experts(mixture, p.value(), correction);
+  require(given.empty() || given.size() == chosen.size(), "mixture_of_experts",
+          "expected experts of none or of each of " + std::to_string(chosen.size()) + " tokens");
+  for (std::size_t t = 0; t < given.size(); ++t) {
+    if (given[t].empty()) continue;
+    require(given[t].size() == chosen[t].size(), "mixture_of_experts",
+            "expected " + std::to_string(chosen[t].size()) + " experts of a token");
+    chosen[t] = given[t];
+  }
 
   // Of every token, slot by slot: how probable the chosen expert is.
   std::vector<Var> weights;
@@ -108,6 +116,10 @@ Var clamped_swiglu(const Var& gate, const Var& up, Number alpha, Number limit) {
   const Var g = clip(gate, -std::numeric_limits<double>::infinity(), limit);
   const Var u = clip(up, -limit, limit);
   return mul(offset(u, 1.0), scale(silu(scale(g, alpha)), 1.0 / alpha));
+}
+
+Var limited_swiglu(const Var& activated, const Var& up, Number limit) {
+  return mul(clip(activated, -std::numeric_limits<double>::infinity(), limit), clip(up, -limit, limit));
 }
 
 Var load_balancing_loss(Tape& tape, const MixtureSettings& mixture, const Var& p) {

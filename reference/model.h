@@ -25,6 +25,7 @@ struct Sequence {
   /// Positions of the padding around the sequence, which count for the length alone that some rotations
   /// depend on.
   std::vector<double> padding = {};
+  GivenExperts experts = {};  // in place of those that routers would choose
 };
 
 /// A loss as a function of the log-probabilities [m, 1] of the m scored tokens, in order, m > 0.

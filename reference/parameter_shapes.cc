@@ -56,7 +56,7 @@ class Collector {
 
   void attention(const std::string& module, int layer) {
     const Index hidden = config_.hidden_size;
-    const Index queries = Index{config_.num_attention_heads} * config_.head_dim_of(layer);
+    const Index queries = Index{config_.query_heads_of(layer)} * config_.head_dim_of(layer);
     const Index keys = Index{config_.key_value_heads_of(layer)} * config_.head_dim_of(layer);
     const bool has_keys = !config_.shares_keys(layer);
     if (config_.fused_projections) {
@@ -70,6 +70,7 @@ class Collector {
     }
     linear(module + config_.modules.out, hidden, queries, config_.o_bias);
     if (config_.output_gate_map) linear(module + "gate_proj", queries, hidden);
+    if (config_.gates_heads) linear(module + "g_proj", config_.query_heads_of(layer), hidden);
     if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
     if (!config_.qk_norm) return;
     const bool is_wide = config_.qk_norm_full_width;

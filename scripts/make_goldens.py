@@ -117,6 +117,7 @@ TOPICS = {
     "preference": of_module("preference"),
     "teacher": of_module("teacher"),
     "adapters": of_module("adapters"),
+    "replay": of_module("replay"),
 }
 
 

@@ -8,6 +8,7 @@
 #include "streambp/model/config/family.h"
 #include "streambp/model/lora/peft_name.h"
 #include "streambp/model/scored.h"
+#include "verify/reference_experts.h"
 
 namespace streambp::verify {
 namespace {
@@ -235,6 +236,11 @@ reference::ModelConfig reference_config(const Config& config) {
   same.plain_norms = config.plain_norms;
   same.post_norm_eps = config.post_norm_eps;
   same.output_gate_map = config.output_gate_map;
+  same.gates_heads = config.gates_heads;
+  same.window_attention_heads = static_cast<int>(config.window_attention_heads);
+  same.window_rotary_dim = static_cast<int>(config.window_rotary_dim);
+  same.expert_limits = config.expert_limits;
+  same.mlp_limits = config.mlp_limits;
   same.parallel = config.parallel;
   same.embedding_scale = config.embedding_scale;
   same.residual_multiplier = config.residual_multiplier;
@@ -317,7 +323,7 @@ std::vector<int64_t> sequence_bounds(const Batch& batch) {
 
 }  // namespace
 
-std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
+std::vector<reference::Sequence> reference_sequences(const Batch& batch, const Config& config) {
   const std::vector<int64_t> tokens = integers(batch.tokens);
   const std::vector<int64_t> positions = integers(batch.positions);
   const std::vector<int64_t> targets = integers(batch.targets);
@@ -338,6 +344,9 @@ std::vector<reference::Sequence> reference_sequences(const Batch& batch) {
       }
     }
     sequence.padding = {static_cast<double>(rope_length(batch)) - 1.0};
+    if (batch.router_indices.defined())
+      sequence.experts = given_experts(
+          batch.router_indices.slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end)), config);
     sequences.push_back(std::move(sequence));
   }
   return sequences;
@@ -350,7 +359,7 @@ reference::Matrix reference_logits(const Model& model, const Batch& batch) {
   for (const auto& [name, weight] : same.weights) parameters.emplace(name, tape.leaf(weight));
   reference::Matrix all(batch.size(), same.config.vocab_size);
   int64_t begin = 0;
-  const std::vector<reference::Sequence> sequences = reference_sequences(batch);
+  const std::vector<reference::Sequence> sequences = reference_sequences(batch, model.config());
   const double length = reference::batch_length(sequences);
   for (const reference::Sequence& sequence : sequences) {
     if (sequence.tokens.empty()) continue;

@@ -27,7 +27,7 @@ ReferenceModel reference_model(const Model& model, const LoraConfig* lora = null
 
 /// The sequences of a batch, those without a token left out. The documents of packed rows are found anew,
 /// from their positions.
-std::vector<reference::Sequence> reference_sequences(const Batch& batch);
+std::vector<reference::Sequence> reference_sequences(const Batch& batch, const Config& config);
 
 /// The logits of `model` at the scored tokens of `batch`, [M, V]: a teacher's opinion.
 reference::Matrix reference_logits(const Model& model, const Batch& batch);

@@ -13,7 +13,7 @@ Evaluation evaluate_reference(const Model& model, const Batch& batch,
                               const reference::TokenObjective& objective, const LoraConfig* lora) {
   const ReferenceModel same = reference_model(model, lora);
   const reference::Result result =
-      reference::evaluate(same.config, same.weights, reference_sequences(batch), objective);
+      reference::evaluate(same.config, same.weights, reference_sequences(batch, model.config()), objective);
   return {result.loss, tensor_of(result.log_probabilities), tensor_of(result.values),
           tensors_of(result.gradients, model, same.names)};
 }

@@ -381,6 +381,7 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"granite hybrid with experts", tiny_granite_hybrid_moe()},
           {"falcon_h1", tiny_falcon_h1()},
           {"muse_glimmer", tiny_muse_glimmer()},
+          {"step3p5", tiny_step()},
           {"ernie4_5_moe", tiny_ernie4_5_moe()},
           {"nemotron_h", tiny_nemotron_h()},
           {"kimi_linear", tiny_kimi_linear()}};

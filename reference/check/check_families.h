@@ -39,6 +39,9 @@ ModelConfig tiny_cohere2();
 /// Norms without weights, and a gate of what attention gives.
 ModelConfig tiny_muse_glimmer();
 
+/// More heads in a layer with a window, gates of heads and sigmoid routers.
+ModelConfig tiny_step();
+
 /// Norms of heads after their rotation.
 ModelConfig tiny_hunyuan();
 

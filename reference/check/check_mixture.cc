@@ -190,21 +190,26 @@ void check_load_balancing(Suite& suite, Index rows, const MixtureSettings& mixtu
       options);
 }
 
-/// Entries within the limit, above and below it, and none where a difference would meet the bend.
-void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
-  const double limit = 1.5;
-  const auto apart = [&](Index shift) {
-    const DoubleMatrix x = suite.matrix(rows, cols, -1.3, 1.3);
-    return build(rows, cols,
-                 [&](Index i, Index j) { return Real{x(i, j)} + Real{3} * ((2 * i + j + shift) % 3 - 1); });
-  };
+/// Entries within a limit of 1.5, above and below it, and none where a difference would meet the bend.
+DoubleMatrix apart(Suite& suite, Index rows, Index cols, Index shift) {
+  const DoubleMatrix x = suite.matrix(rows, cols, -1.3, 1.3);
+  return build(rows, cols,
+               [&](Index i, Index j) { return Real{x(i, j)} + Real{3} * ((2 * i + j + shift) % 3 - 1); });
+}
+
+CheckOptions options_of_bends(Index rows, Index cols) {
   CheckOptions options;
   options.length_scales = {0.5, 0.5};
   options.refused = {{DoubleMatrix::Zero(rows, cols), DoubleMatrix::Zero(rows, cols + 1)}};
+  return options;
+}
+
+void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
+  const double limit = 1.5;
   suite.check(
       "clamped_swiglu of alpha " + number_text(alpha),
       [=](Tape&, const Vars& v) { return clamped_swiglu(v[0], v[1], alpha, limit); },
-      {apart(0), apart(cols == 1 ? 0 : 1)},
+      {apart(suite, rows, cols, 0), apart(suite, rows, cols, cols == 1 ? 0 : 1)},
       [=](const Matrices& v) {
         return build(rows, cols, [&](Index i, Index j) {
           const Real gate = std::min(Real{v[0](i, j)}, Real{limit});
@@ -212,7 +217,21 @@ void check_clamped_swiglu(Suite& suite, Index rows, Index cols, double alpha) {
           return (up + 1) * gate / (1 + std::exp(-Real{alpha} * gate));
         });
       },
-      options);
+      options_of_bends(rows, cols));
+}
+
+void check_limited_swiglu(Suite& suite, Index rows, Index cols) {
+  const double limit = 1.5;
+  suite.check(
+      "limited_swiglu", [=](Tape&, const Vars& v) { return limited_swiglu(v[0], v[1], limit); },
+      {apart(suite, rows, cols, 0), apart(suite, rows, cols, cols == 1 ? 0 : 1)},
+      [=](const Matrices& v) {
+        return build(rows, cols, [&](Index i, Index j) {
+          return std::min(Real{v[0](i, j)}, Real{limit}) *
+                 std::clamp(Real{v[1](i, j)}, Real{-limit}, Real{limit});
+        });
+      },
+      options_of_bends(rows, cols));
 }
 
 }  // namespace
@@ -233,6 +252,8 @@ void check_mixture(Suite& suite) {
     check_clamped_swiglu(suite, 1, 1, alpha);
     check_clamped_swiglu(suite, 4, 7, alpha);
   }
+  check_limited_swiglu(suite, 1, 1);
+  check_limited_swiglu(suite, 4, 7);
   const std::pair<int, int> choices[] = {{1, 1}, {4, 1}, {5, 2}, {4, 4}};
   for (const auto& [experts, chosen] : choices) {
     MixtureSettings mixture;

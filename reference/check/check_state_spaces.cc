@@ -67,6 +67,25 @@ ModelConfig tiny_muse_glimmer() {
   return config;
 }
 
+ModelConfig tiny_step() {
+  ModelConfig config = tiny_model();
+  config.qk_norm = config.norm_adds_one = config.gates_heads = true;
+  config.windows = {2, 0};
+  config.window_attention_heads = 6;
+  config.window_rotary_dim = config.head_dim;
+  config.rotary_dim = 2;
+  config.local_rope = RopeSettings{.theta = 7.0};
+  config.mixture = tiny_experts({false, true});
+  config.mixture.sigmoid_scores = config.mixture.corrected = config.mixture.norm_topk_prob = true;
+  config.mixture.shared_expert_intermediate_size = 3;
+  config.mixture.shared_expert_ungated = true;
+  config.mixture.routed_scaling_factor = 1.4;
+  // Nothing is clamped, where a difference would be of two sides of a bend: see limited_swiglu's checks.
+  config.expert_limits = {0.0, 40.0};
+  config.mlp_limits = {40.0, 40.0};
+  return config;
+}
+
 ModelConfig tiny_ernie4_5_moe() {
   ModelConfig config = tiny_model();
   config.rope_interleaved = true;

@@ -265,6 +265,13 @@ ADAPTERS = {
         {"target_modules": ["q_proj", "forget_gate.f_b_proj"], "modules_to_save": ["o_norm", "self_attn.b_proj", "kv_a_layernorm"]},
         seed=267,
     ),
+    # Every linear map but experts', the shared one's included.
+    "step3p7-lora-linear": Adapter(
+        "step3p7",
+        "b2_left",
+        {"target_modules": [*ATTENTION, "g_proj", "shared_experts.gate_proj", "layers.0.mlp.up_proj"], "modules_to_save": ["q_norm"]},
+        seed=268,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

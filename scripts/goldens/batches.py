@@ -172,6 +172,7 @@ CASES = {
     # Without position_ids a position is a column, padding counted.
     "ministral3-sft-b2_left_bare": ("ministral3", padded((12, 9), 20, side="left")),
     "kimi-linear-sft-packed_long": ("kimi-linear", packed(LONG_ROWS)),
+    "step3p7-sft-packed": ("step3p7", packed(TWO_ROWS)),
     "kimi-linear-listed-sft-packed_jumps": ("kimi-linear-listed", packed(JUMPS, across=(0,))),
 }
 

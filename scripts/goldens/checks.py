@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from goldens.passes import (
     IGNORED,
+    as_in_file,
     evaluate,
     experts_per_token,
     fixed_tensors,
@@ -22,7 +23,7 @@ from goldens.passes import (
 from goldens.recurrence import document_spans, has_recurrence, recurrences, token_by_token
 
 STEPS = (2e-3, 5e-4, 1e-4)
-# A step that is to stay on one side of the kinks of GPT-OSS's clamped activations and of an indexer's choices, and within the curves of norms of what may
+# A step that is to stay on one side of the kinks of GPT-OSS's and Step 3.7's clamped activations and of an indexer's choices, and within the curves of norms of what may
 # be small: a gated delta rule's outputs, Gemma 4's per-layer inputs.
 SHORT_STEP = 1e-5
 FD_LIMIT = 1e-7
@@ -51,6 +52,7 @@ def check_weights(model, tensors, weights):
     loaded = parameters_of(model)
     gradients = gradients_of(tensors)
     fixed = fixed_tensors(model)
+    weights = as_in_file(weights, model.config.model_type)  # Step 3.7's text model alone is saved as transformers holds it
     if not (loaded.keys() == gradients.keys() and loaded.keys() | fixed.keys() == weights.keys()):
         raise CheckError("weights, gradients and weight file differ in names")
     for name, buffer in fixed.items():
@@ -71,7 +73,7 @@ def transformers_loss(model, inputs):
 
 
 def steps_of(model):
-    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text") or has_recurrence(model) or hasattr(model.config, "index_topk")
+    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text", "step3p5") or has_recurrence(model) or hasattr(model.config, "index_topk")
     return (*STEPS, SHORT_STEP) if needs_short else STEPS
 
 

@@ -13,6 +13,7 @@ from goldens.kimi_models import KIMI_MODELS
 from goldens.mixture_models import MIXTURE_MODELS
 from goldens.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
+from goldens.step_models import STEP_MODELS
 
 EXPERTS = {
     **COMMON,
@@ -200,4 +201,5 @@ MODELS = {
     **INDEXED_MODELS,
     **GEMMA4_MODELS,
     **KIMI_MODELS,
+    **STEP_MODELS,
 }

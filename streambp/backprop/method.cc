@@ -234,7 +234,7 @@ Outcome run(Model& model, const Batch& given, const Objective& whole, const Sett
   const Objective& objective = is_scored ? whole : nothing;
   const HeadRequest request = objective.request();
   stream.balance = balance_of(model, objective.router_loss);
-  if (kind.recomputes) stream.choices = choices_of(model, stream.size());
+  if (kind.recomputes && stream.choices == nullptr) stream.choices = choices_of(model, stream.size());
   if (kind.recomputes && stream.embedded.defined() && model.lowest_trainable_layer() < 0) {
     const MemoryScope inputs("layer inputs");
     stream.embedded_gradient =
@@ -264,7 +264,7 @@ Outcome run(Model& model, const Batch& given, const Objective& whole, const Sett
   if (request.divergence != Divergence::kNone) {
     const MemoryScope teacher_scope("teacher");
     const Span span("teacher");
-    head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(batch),
+    head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(without_router_indices(batch)),
                                                     auto_chunk(stream.size(), model.device()), part)};
   }
   const Pass pass{
@@ -324,7 +324,7 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
     const bool attends = config.can_store_attention(layer);
     if (kept(keep.activations.attention) && attends) {
       reserve(config.attention_width(layer), options);
-      reserve(config.num_attention_heads, options.dtype(sum_dtype(model.dtype())));
+      reserve(config.query_heads_of(layer), options.dtype(sum_dtype(model.dtype())));
     }
     for (int i = 0; i < 2 && kept(keep.activations.keys_values) && config.can_store_keys_values(layer); ++i)
       reserve(config.carry_width(layer) / 2, options);

@@ -47,7 +47,7 @@ StreamedForward alone(const Model& model, const Stream& stream, int64_t layer, c
 Stream prepare_pieces(const Model& model, const Batch& batch) {
   Stream stream = model.prepare(batch);
   const MixtureSettings& mixture = model.config().mixture;
-  if (mixture.num_experts > 0)
+  if (mixture.num_experts > 0 && stream.choices == nullptr)
     stream.choices =
         std::make_shared<RouterChoices>(static_cast<int64_t>(model.layers().size()), stream.size(),
                                         mixture.num_experts_per_tok, mixture.num_experts, model.device());

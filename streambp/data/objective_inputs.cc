@@ -239,8 +239,10 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
     refuse_unknown(kind, names, prefix);  // before anything is read
     std::map<std::string, at::Tensor> tensors;
     for (const std::string& name : names) tensors[name] = read_tensor(file, prefix + name);
-    return read_objective_batch(kind, std::move(tensors), vocab_size, first_labels, pad_token_id, prefix,
-                                documents);
+    Batch batch = read_objective_batch(kind, std::move(tensors), vocab_size, first_labels, pad_token_id,
+                                       prefix, documents);
+    batch.router_indices_source = where + prefix;
+    return batch;
   } catch (const InputError& error) {
     const std::string message = error.what();
     throw InputError("{}{}", message.starts_with(where) ? "" : where, message);

@@ -241,6 +241,8 @@ Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences
   selected.positions = pick(batch.positions);
   selected.targets = pick(batch.targets);
   selected.value_mask = pick(batch.value_mask);
+  selected.router_indices = pick(batch.router_indices);
+  selected.router_indices_source = batch.router_indices_source;
   selected.padded_indices = pick(batch.padded_indices);
   selected.padded_rows = batch.padded_rows;
   selected.padded_columns = batch.padded_columns;
@@ -257,6 +259,12 @@ Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences
 int64_t rope_length(const Batch& batch) {
   const int64_t own = batch.size() == 0 ? 0 : batch.positions.max().item<int64_t>() + 1;
   return std::max(own, batch.rope_length);
+}
+
+Batch without_router_indices(const Batch& batch) {
+  Batch same = batch;
+  same.router_indices.reset();
+  return same;
 }
 
 std::vector<Batch> micro_batches(const Batch& batch, int64_t parts, bool pairs) {

@@ -27,6 +27,11 @@ struct Batch {
       offsets;  // [S + 1] ascending, 0 first, N last: sequence i is tokens [offsets[i], offsets[i+1])
   /// [N] bool: tokens that a value head scores; undefined: none.
   at::Tensor value_mask;
+  /// The experts of each token, as whoever sampled it reports them (replayed routing): [N, L, k] int32 for
+  /// the L layers that have experts, or all layers of the model, whose others are not read. -1 in all k
+  /// places: the router chooses. Undefined: routers choose everywhere.
+  at::Tensor router_indices;
+  std::string router_indices_source;  // what messages about them begin with
   /// What an objective needs in addition to the tokens, on the CPU: per token [N] float64, at the token whose
   /// logits it belongs to and 0 elsewhere (advantages, old_log_probabilities, ...), and per sequence [S]
   /// float64.
@@ -80,6 +85,9 @@ int64_t rope_length(const Batch& batch);
 
 /// The given sequences of a batch, in the given order, with all that belongs to them.
 Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences);
+
+/// The same tokens, whose experts routers choose: for a reference or a teacher, which sampled nothing.
+Batch without_router_indices(const Batch& batch);
 
 /// A batch cut into at most `parts` micro-batches of neighbouring sequences, documents of a row included;
 /// with `pairs`, sequences i and i + S/2 stay together. An objective made on each with the Counts of the

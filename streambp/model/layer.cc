@@ -198,7 +198,8 @@ AttentionHeads DecoderLayer::attention_heads(const at::Tensor& x, const Rows& ro
   at::Tensor raw;
   std::tie(raw, heads.gates) = queries_and_gates(all[0]);
   heads.queries = query_heads(raw.flatten(1), rows, run.ops);
-  if (weights_.output_gate != nullptr) heads.gates = all.back().view({x.size(0), -1, head_dim_});
+  if (weights_.output_gate != nullptr)
+    heads.gates = all.back().view({x.size(0), config_.query_heads_of(index_), -1});
   projected = {};
   if (weights_.k_proj == nullptr) {
     heads.own = {shared.keys, shared.values};
@@ -228,8 +229,9 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
                                                               : nullptr;
     if (map != nullptr && (!known.attention_half.defined() || needs_backward({x}))) {
       const at::Tensor raw = linear(normed(x, weights_.before_attention, run.ops), {map}).front();
-      attended = gated_output(attended, weights_.output_gate != nullptr ? raw.view(attended.sizes())
-                                                                        : queries_and_gates(raw).second);
+      attended = gated_output(attended, weights_.output_gate != nullptr
+                                            ? raw.view({attended.size(0), attended.size(1), -1})
+                                            : queries_and_gates(raw).second);
     }
     attended = attended.flatten(1);
   }

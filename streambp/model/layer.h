@@ -48,7 +48,7 @@ struct KeysValues {
 };
 
 /// What some rows attend with, normed and rotated: queries [n, H, E], keys and values [n, K, E], and with an
-/// output gate what it multiplies, [n, H, E].
+/// output gate what it multiplies, [n, H, E] or [n, H, 1].
 struct AttentionHeads {
   at::Tensor queries, gates;
   KeysValues own;
@@ -121,7 +121,7 @@ class DecoderLayer {
     // Where the layer's norms stand, under any name; without a weight: there is none.
     RmsNorm before_attention, after_attention, before_mlp, after_mlp;
     const Linear *q_proj = nullptr, *k_proj = nullptr, *v_proj = nullptr, *o_proj = nullptr;
-    const Linear* output_gate = nullptr;  // only with Config::output_gate_map: [H E, D]
+    const Linear* output_gate = nullptr;  // with Config::output_gate_map [H E, D], with gates_heads [H, D]
     RmsNorm q_norm, k_norm;      // only with Config::qk_norm: [E], or [H E] and [K E] with qk_norm_full_width
     RmsNorm v_norm;              // only with Config::norms_values: [E]
     Parameter* sinks = nullptr;  // [H], only with Config::attention_sinks

@@ -12,6 +12,7 @@
 #include "streambp/model/config/rope_frequencies.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
+#include "streambp/model/given_experts.h"
 #include "streambp/model/quantized/quantized_weights.h"
 #include "streambp/model/quantized/unpack.h"
 #include "streambp/ops/dry_run.h"
@@ -278,6 +279,7 @@ Stream Model::prepare(const Batch& batch) const {
   }
   if (config_.gemma4.num_kv_shared_layers > 0)
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
+  stream.choices = given_choices(config_, batch, device());
   if (config_.has_indexers()) stream.picks = std::make_shared<RowPicks>(config_.indexer.topk, batch.offsets);
   return stream;
 }

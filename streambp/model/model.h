@@ -36,8 +36,8 @@ struct Stream {
   std::shared_ptr<SharedKeysValues> shared;  // null where every layer has its own; a pass's own
   std::shared_ptr<RowPicks> picks;           // null where no layer has an indexer; a pass's own
   std::shared_ptr<RouterBalance> balance;    // null where no loss balances the experts; a pass's own
-  std::shared_ptr<RouterChoices> choices;    // null where no layer runs twice; a pass's own
-  RouterOutput* router = nullptr;            // of a layer that runs alone, where it is asked for
+  std::shared_ptr<RouterChoices> choices;  // null where no layer runs twice and none are given; a pass's own
+  RouterOutput* router = nullptr;          // of a layer that runs alone, where it is asked for
 
   int64_t size() const { return batch.size(); }
   /// Tokens [begin, end), begin < end.

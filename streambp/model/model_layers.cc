@@ -207,6 +207,7 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
   }
   if (config_.plain_norms) weights.q_norm = weights.k_norm = plain_norm(config_.head_dim_of(index));
   if (config_.output_gate_map) weights.output_gate = add_map(name + ".gate_proj", /*bias=*/false);
+  if (config_.gates_heads) weights.output_gate = add_map(name + ".g_proj", /*bias=*/false);
   if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));
   if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
 }
@@ -356,6 +357,9 @@ DecoderLayer Model::make_layer(int64_t index) {
   }
   if (config_.has_per_layer_inputs()) weights.per_layer = make_per_layer_input(prefix, index);
   if (config_.layer_scalar) weights.layer_scalar = &parameter(prefix + "layer_scalar");
+  for (GatedMlp& expert : weights.mixture.experts)
+    expert.limit = config_.mlp_limit(index, /*of_expert=*/true);
+  weights.mlp.limit = weights.mixture.shared_expert.limit = config_.mlp_limit(index, /*of_expert=*/false);
   return {config_, index, std::move(weights)};
 }
 

@@ -129,13 +129,17 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
   if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
   if (!routing.choices.defined()) {
     routing.choices = choose(routing.probabilities, settings);
-    if (run.choices != nullptr) run.choices->keep(run.layer, run.begin, routing.choices);
+    if (run.choices != nullptr) {
+      routing.choices = run.choices->with_given(run.layer, run.begin, routing.choices);
+      run.choices->keep(run.layer, run.begin, routing.choices);
+    }
   }
   routing.top = routing.probabilities.gather(1, routing.choices);
   if (run.balance == nullptr) return;
-  // The loss is of the most probable experts, which a correction's choice need not be.
+  // The loss is of the most probable experts, which a correction's choice, or given ones, need not be.
+  const bool given = run.choices != nullptr && run.choices->are_given(run.layer);
   const at::Tensor most_probable =
-      settings.correction == nullptr
+      settings.correction == nullptr && !given
           ? routing.choices
           : std::get<1>(routing.probabilities.topk(settings.experts_per_token, -1));
   run.balance->count(routing.probabilities, most_probable, run.begin);

@@ -94,7 +94,7 @@ struct MixtureRun {
   int64_t begin = 0;                 // index of the first row in the stream
   bool graph_only = false;           // the values are left out: the result is unread()
   RouterBalance* balance = nullptr;  // counts, and has a gradient
-  RouterChoices* choices = nullptr;  // are taken where they are kept, and kept where not
+  RouterChoices* choices = nullptr;  // are taken where they are kept or given, and kept where not
   RouterOutput* router = nullptr;
 };
 

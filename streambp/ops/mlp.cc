@@ -114,6 +114,34 @@ void gate_backward(Activation activation, at::Tensor& gate_proj, at::Tensor& up_
   if (!wants_product) d_product.reset();
 }
 
+at::Tensor limited_gate(Activation activation, double limit, const at::Tensor& gate_proj,
+                        const at::Tensor& up_proj) {
+  return activate(gate_proj, activation).clamp_max_(limit).mul_(up_proj.clamp(-limit, limit));
+}
+
+void limited_gate_backward(Activation activation, double limit, at::Tensor& gate_proj, at::Tensor& up_proj,
+                           at::Tensor& d_product, bool wants_product, const at::Tensor& row_weights,
+                           at::Tensor* d_row_weights) {
+  at::Tensor activated = activate(gate_proj, activation);
+  const at::Tensor is_cut = activated.gt(limit);
+  activated.clamp_max_(limit);
+  const at::Tensor up = up_proj.clamp(-limit, limit);
+  at::Tensor product;
+  if (wants_product || row_weights.defined()) product = activated * up;
+  if (row_weights.defined()) {
+    *d_row_weights = (product * d_product).sum(1, /*keepdim=*/true);
+    d_product.mul_(row_weights);
+  }
+  activated.mul_(d_product);
+  for (const at::Tensor& beyond : {up_proj.gt(limit), up_proj.lt(-limit)})
+    activated.masked_fill_(beyond, 0.0);
+  d_product.mul_(up);
+  activate_backward(d_product, gate_proj, activation);
+  gate_proj = d_product.masked_fill_(is_cut, 0.0);
+  up_proj = activated;
+  d_product = wants_product ? product : at::Tensor();
+}
+
 at::Tensor squared_relu(const at::Tensor& x) {
   return x.clamp_min(0).square_();
 }
@@ -147,6 +175,23 @@ void product_of_one_map_backward(const GatedMlp& mlp, at::Tensor& x, at::Tensor&
   }
 }
 
+/// The same of an MLP with two.
+at::Tensor product_of_two_maps(const GatedMlp& mlp, const at::Tensor& gate_proj, const at::Tensor& up_proj,
+                               bool overwrite) {
+  return mlp.limit > 0.0 ? limited_gate(mlp.activation, mlp.limit, gate_proj, up_proj)
+                         : gate(mlp.activation, gate_proj, up_proj, overwrite);
+}
+void product_of_two_maps_backward(const GatedMlp& mlp, at::Tensor& gate_proj, at::Tensor& up_proj,
+                                  at::Tensor& d_product, bool wants_product, const at::Tensor& row_weights,
+                                  at::Tensor* d_row_weights) {
+  if (mlp.limit > 0.0) {
+    limited_gate_backward(mlp.activation, mlp.limit, gate_proj, up_proj, d_product, wants_product,
+                          row_weights, d_row_weights);
+  } else {
+    gate_backward(mlp.activation, gate_proj, up_proj, d_product, wants_product, row_weights, d_row_weights);
+  }
+}
+
 /// `known`: null, or what is taken instead of computing it.
 GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x, const GatedProjections* known) {
   const at::NoGradGuard no_grad;
@@ -173,7 +218,7 @@ at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved
   GatedMlpSaved made = save_gated(mlp, x);
   at::Tensor product = mlp.gate_up_proj != nullptr
                            ? product_of_one_map(mlp, made.gate_proj)
-                           : gate(mlp.activation, made.gate_proj, made.up_proj, /*overwrite=*/!keep);
+                           : product_of_two_maps(mlp, made.gate_proj, made.up_proj, /*overwrite=*/!keep);
   if (keep) saved = std::move(made);
   return product;
 }
@@ -200,8 +245,8 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
   if (mlp.gate_up_proj != nullptr) {
     product_of_one_map_backward(mlp, saved.gate_proj, product, wants_product, row_weights, d_row_weights);
   } else {
-    gate_backward(mlp.activation, saved.gate_proj, saved.up_proj, product, wants_product, row_weights,
-                  d_row_weights);
+    product_of_two_maps_backward(mlp, saved.gate_proj, saved.up_proj, product, wants_product, row_weights,
+                                 d_row_weights);
   }
   if (row_weights.defined()) add_part_of_biases(*mlp.down_proj, dy, *d_row_weights);
   if (product.defined())
@@ -236,7 +281,7 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Gate
       product = gated_product(mlp, x, saved, keep);
     } else {
       saved = save_gated(mlp, x, known);
-      product = gate(mlp.activation, saved.gate_proj, saved.up_proj);
+      product = product_of_two_maps(mlp, saved.gate_proj, saved.up_proj, /*overwrite=*/false);
     }
     output = residual.defined() ? linear_add_forward(residual, product, *mlp.down_proj)
                                 : linear_forward(*mlp.down_proj, product);

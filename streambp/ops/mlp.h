@@ -27,6 +27,9 @@ struct GatedMlp {
   /// the gate's first, with a clamped gate; or of activation kRelu2 the up projection [F, D] alone.
   const Linear* gate_up_proj = nullptr;
   ClampedGate clamped = {};
+  /// Of an MLP with gate_proj and up_proj, in Step 3.7: act(gate) is at most as much, and up is clamped to
+  /// [-limit, limit]; 0: neither is.
+  double limit = 0.0;
 
   /// Those that read x.
   std::vector<const Linear*> input_maps() const {
@@ -87,6 +90,14 @@ void clamped_gate_backward(const ClampedGate& gate, at::Tensor& gate_up, at::Ten
 at::Tensor squared_relu(const at::Tensor& x);
 void squared_relu_backward(at::Tensor& x, at::Tensor& d_product, bool wants_product,
                            const at::Tensor& row_weights = {}, at::Tensor* d_row_weights = nullptr);
+
+/// min(act(gate_proj), limit) clamp(up_proj, -limit, limit), and its backward pass, which does what
+/// gate_backward does; op by op in ATen.
+at::Tensor limited_gate(Activation activation, double limit, const at::Tensor& gate_proj,
+                        const at::Tensor& up_proj);
+void limited_gate_backward(Activation activation, double limit, at::Tensor& gate_proj, at::Tensor& up_proj,
+                           at::Tensor& d_product, bool wants_product, const at::Tensor& row_weights = {},
+                           at::Tensor* d_row_weights = nullptr);
 
 /// gate and gate_backward op by op in ATen: for devices without kernels of ours, and a second opinion for
 /// tests.

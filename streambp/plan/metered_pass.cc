@@ -80,8 +80,9 @@ class FrozenAdapter {
 
 at::Tensor reference_log_probabilities(Models& models, const Batch& batch, double temperature) {
   Model& policy = *models.policy;
-  if (models.reference) return evaluate(*models.reference, batch, temperature).log_probabilities;
-  if (!policy.has_adapters()) return evaluate(policy, batch, temperature).log_probabilities;
+  const Batch own = without_router_indices(batch);
+  if (models.reference) return evaluate(*models.reference, own, temperature).log_probabilities;
+  if (!policy.has_adapters()) return evaluate(policy, own, temperature).log_probabilities;
   std::optional<FrozenAdapter> frozen;
   if (models.adapter_reference == AdapterReference::kAdapter) frozen.emplace(models);
   return adapter_reference(policy, batch, temperature, models.adapter_reference);

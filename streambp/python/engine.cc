@@ -254,7 +254,8 @@ at::Tensor Engine::evaluate(const TensorDict& values, const TensorDict& given, c
   return answered([&] {
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
-    const Batch batch = read(given, objective, first_labels);
+    // Of a reference, which has sampled nothing.
+    const Batch batch = without_router_indices(read(given, objective, first_labels));
     const ObjectiveKind& kind = objective_kind(objective);
     const Options complete = complete_options(kind, to_map(options), batch);
     const Loan loan(model_, values);

@@ -78,7 +78,8 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
     at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
     truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
     if (reference) {
-      log_probabilities = evaluate(*reference, truth.batch, temperature).log_probabilities;
+      log_probabilities =
+          evaluate(*reference, without_router_indices(truth.batch), temperature).log_probabilities;
     } else {
       log_probabilities = adapter_reference(truth.model, truth.batch, temperature,
                                             parse_adapter_reference(options.reference));

@@ -8,6 +8,7 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/config/preset_name.h"
+#include "streambp/model/given_experts.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
@@ -193,6 +194,10 @@ void read_tokens(Bench& bench) {
   std::vector<std::vector<int64_t>> key{numbers(batch.tokens), numbers(batch.positions),
                                         numbers(batch.targets), batch.offsets};
   if (batch.rope_length > batch.positions.max().item<int64_t>() + 1) key.push_back({batch.rope_length});
+  if (batch.router_indices.defined()) {
+    given_choices(bench.config, batch, at::kCPU);  // throws for what the model can't have
+    key.push_back(numbers(batch.router_indices.to(at::kLong)));
+  }
   bench.batch_key = record_key(key);
   bench.options.batches = {static_cast<int64_t>(batch.offsets.size()) - 1};
   int64_t longest = 0;

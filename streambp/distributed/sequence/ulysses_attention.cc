@@ -33,7 +33,7 @@ std::vector<int64_t> with_rows(const at::Tensor& x, int64_t rows) {
 }  // namespace
 
 void require_divided_heads(const Config& config, int64_t layer, int64_t ranks) {
-  const int64_t heads = config.num_attention_heads, key_heads = config.key_value_heads_of(layer);
+  const int64_t heads = config.query_heads_of(layer), key_heads = config.key_value_heads_of(layer);
   if (heads % ranks != 0 || (key_heads % ranks != 0 && ranks % key_heads != 0))
     throw InputError(
         "layer {}: {} heads and {} of keys over {} ranks, expected ranks that divide the heads, and those of "

@@ -26,6 +26,7 @@ json text_part(const ConfigReader& file, const Family& family) {
   json part = json::parse(family.whole.sizes);
   part["model_type"] = family.name;
   const ConfigReader text = file.inner("text_config");
+  if (family.step) forget_what_step_renames(text.object(), part);
   text.only("model_type", part["model_type"]);
   constexpr const char* kTied = "tie_word_embeddings";
   // transformers 5 takes the key outside, or its default there. Mistral 3's files may have it inside alone:
@@ -145,7 +146,10 @@ const ConfigReader::OtherNames kKimiNames = {{"max_position_embeddings", "model_
 
 Config parse_settings(const ConfigReader& given) {
   const Family& family = find_family(given);
-  const ConfigReader settings = family.kimi ? given.with_other_names(kKimiNames) : given;
+  const json own = family.step ? in_words_of_step(given) : json::object();
+  const ConfigReader settings = family.step   ? given.of(own)
+                                : family.kimi ? given.with_other_names(kKimiNames)
+                                              : given;
   Config config;
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);

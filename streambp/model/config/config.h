@@ -182,6 +182,7 @@ struct Config {
   int64_t head_dim = 0;    // gemma4: of the layers with a window
   int64_t rotary_dim = 0;  // the first entries of a head, which `rope` rotates: head_dim times
                            // partial_rotary_factor; gemma4: global_head_dim
+  int64_t window_attention_heads = 0, window_rotary_dim = 0;  // step3p5: of layers with a window; 0: others'
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   bool qkv_bias = false;  // qwen2: always; most others: attention_bias; deepseek_v3: of the maps to its ranks
@@ -218,13 +219,17 @@ struct Config {
   double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
-  double swiglu_alpha = 0.0;           // gpt_oss: experts have a clamped gate instead; 0: hidden_act
-  double swiglu_limit = 0.0;           // what gate and up are clamped to in it
+  double swiglu_alpha = 0.0;  // gpt_oss: experts have a clamped gate instead; 0: hidden_act
+  double swiglu_limit = 0.0;  // what gate and up are clamped to in it
+  /// step3p5, of each layer: what act(gate) is at most and up is clamped to, in experts and in other MLPs; 0:
+  /// neither is. Empty: in no layer.
+  std::vector<double> expert_limits, mlp_limits;
   bool attention_sinks = false;        // gpt_oss: one more score of every head, whose value is 0
   bool attention_output_gate = false;  // qwen3_next: what attention gives times sigmoid of a part of q_proj
   bool output_gate_map = false;        // muse_glimmer: or of a map of its own, self_attn.gate_proj
+  bool gates_heads = false;            // step3p5: of one that gives a number for each head, self_attn.g_proj
   RopeSettings rope;
-  std::optional<RopeSettings> local_rope;  // gemma3, gemma4, olmo3: of the layers with a window
+  std::optional<RopeSettings> local_rope;  // gemma3, gemma4, olmo3, step3p5: of the layers with a window
   bool rope_interleaved = false;       // glm4: entries 2i and 2i + 1 are rotated together, not i and i + R/2
   std::vector<bool> no_rope;           // smollm3, of each layer: nothing is rotated. Empty: in no layer
   double query_scale_beta = 0.0;       // ministral3 (llama_4_scaling_beta): rotated queries are multiplied by
@@ -265,8 +270,16 @@ struct Config {
   int64_t key_value_heads_of(int64_t layer) const {
     return is_global(layer) ? gemma4.num_global_key_value_heads : num_key_value_heads;
   }
-  int64_t local_rotary_dim() const { return gemma4.global_head_dim > 0 ? head_dim : rotary_dim; }
-  int64_t query_width(int64_t layer) const { return num_attention_heads * head_dim_of(layer); }
+  int64_t local_rotary_dim() const {
+    if (window_rotary_dim > 0) return window_rotary_dim;
+    return gemma4.global_head_dim > 0 ? head_dim : rotary_dim;
+  }
+  int64_t query_heads_of(int64_t layer) const {
+    return window_attention_heads > 0 && has_window(layer) ? window_attention_heads : num_attention_heads;
+  }
+  int64_t query_width(int64_t layer) const { return query_heads_of(layer) * head_dim_of(layer); }
+  /// What a layer's MLPs are clamped to: those of its experts, or any other; 0: they aren't.
+  double mlp_limit(int64_t layer, bool of_expert) const;
   int64_t intermediate_size_of(int64_t layer) const {
     return shares_keys_values(layer) && gemma4.use_double_wide_mlp ? 2 * intermediate_size
                                                                    : intermediate_size;

@@ -32,6 +32,8 @@ constexpr const char* kMinistral3Text =
 constexpr const char* kMuseGlimmerText =
     R"({"vocab_size": 202048, "hidden_size": 6656, "intermediate_size": 19968,
   "num_hidden_layers": 52, "num_attention_heads": 32, "num_key_value_heads": 2})";
+constexpr const char* kStep37Text = R"({"vocab_size": 128815, "hidden_size": 4096, "intermediate_size": 11264,
+  "num_hidden_layers": 45, "num_attention_heads": 64, "num_key_value_heads": 8})";
 // Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
 constexpr const char* kMistralText = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
   "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8})";
@@ -206,6 +208,10 @@ constexpr auto kFamilies = std::to_array<Family>({
    .dropouts = {"attention_dropout", "residual_dropout"}},
   {.name = "smollm3", .tied = true, .pad_token_id = 128004, .bias = kMlpByKey, .pretraining_tp_unread = true,
    .windows = {.layers = WindowLayers::kThoseWithoutRope}, .no_rope = NoRope::kByKeys, .rope = {.theta = 2e6}},
+  {.name = "step3p5", .whole = {.model_type = "step3p7", .sizes = kStep37Text}, .positions = 128000, .rms_norm_eps = 1e-5,
+   .head_dim = 128, .pad_token_id = 1, .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .step = true,
+   .windows = {.layers = WindowLayers::kByTypes},
+   .rope = {.partial = 1.0, .of_windows = true, .partial_by_kind = true}, .experts = {.router = Router::kStep}},
 });
 // clang-format on
 

@@ -108,9 +108,10 @@ void parse_sharing(const ConfigReader& settings, Config& config) {
 
 void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config) {
   if (!family.gemma4) {
-    for (const char* key : {"global_head_dim", "num_global_key_value_heads", kPerLayerConfig,
-                            "num_kv_shared_layers", "hidden_size_per_layer_input"})
+    for (const char* key : {"global_head_dim", "num_global_key_value_heads", "num_kv_shared_layers",
+                            "hidden_size_per_layer_input"})
       settings.only(key, nullptr);
+    if (!family.step) settings.only(kPerLayerConfig, nullptr);
     settings.only("attention_k_eq_v", false);
     settings.only("use_double_wide_mlp", false);
     settings.only("enable_moe_block", false);

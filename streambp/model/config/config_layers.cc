@@ -86,6 +86,8 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   auto scale_of = static_cast<double>(config.head_dim);
   if (family.query_pre_attn_scalar > 0.0) {
     scale_of = settings.positive(kScalar, family.query_pre_attn_scalar);
+  } else if (family.step) {
+    scale_of = settings.positive(kScalar, scale_of);
   } else {
     settings.only(kScalar, nullptr);
   }
@@ -215,6 +217,7 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
     parse_windows(settings, family, config);
   }
   parse_gemma4(settings, family, config);
+  if (family.step) parse_step(settings, config);
   parse_mixture(settings, family, config);
 }
 

@@ -269,6 +269,24 @@ void parse_after_dense(const ConfigReader& settings, Config& config) {
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= first);
 }
 
+// Step 3.7's, in transformers' words (in_words_of_step).
+void parse_step_mixture(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  settings.only("output_router_logits", false);
+  mixture.sparse = sparse_by_types(settings, config.num_hidden_layers);
+  if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;
+  mixture.num_experts =
+      settings.size("n_routed_experts", kMaxExpertsOfAllLayers / config.num_hidden_layers, 288);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 8);
+  mixture.moe_intermediate_size =
+      settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, 1280);
+  mixture.shared_expert_intermediate_size = settings.size("share_expert_dim", kMaxIntermediate, 1280);
+  mixture.shared_expert_ungated = mixture.norm_topk_prob = true;
+  set_sigmoids(mixture);
+  mixture.added_to_sum = 0.0;
+  mixture.routed_scaling_factor = settings.positive("moe_router_scaling_factor", 1.0);
+}
+
 void parse_router(const ConfigReader& settings, const Family& family, Config& config) {
   const int64_t layers = config.num_hidden_layers;
   const FamilyExperts& of_family = family.experts;
@@ -291,6 +309,8 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
       return parse_after_dense(settings, config);
     case Router::kByLayers:
       return parse_by_layers(settings, config);
+    case Router::kStep:
+      return parse_step_mixture(settings, config);
     case Router::kSoftmax:
     case Router::kOfAllLayers:
       break;

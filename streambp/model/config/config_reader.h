@@ -55,6 +55,10 @@ class ConfigReader {
     return same;
   }
 
+  /// Another object in the place of this one, whose file and prefix its messages have; it has to outlive
+  /// this.
+  ConfigReader of(const nlohmann::json& object) const { return {object, *where_, prefix_}; }
+
   bool has(const char* key) const { return object_->contains(stored(key)); }
   const nlohmann::json& object() const { return *object_; }
 
@@ -190,6 +194,12 @@ void parse_latent(const ConfigReader& settings, Config& config);
 void parse_indexer(const ConfigReader& settings, const Family& family, Config& config);
 void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config);
 void parse_mixture(const ConfigReader& settings, const Family& family, Config& config);
+/// What Step 3.7's files say otherwise than transformers writes it, in transformers' words; and what its
+/// class alone has, but for its mixture, once the windows are there.
+nlohmann::json in_words_of_step(const ConfigReader& settings);
+/// Leaves out of `sizes`, the class's own, what `given` says in other words.
+void forget_what_step_renames(const nlohmann::json& given, nlohmann::json& sizes);
+void parse_step(const ConfigReader& settings, Config& config);
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.
 void parse_rope(const ConfigReader& settings, const Family& family, Config& config);

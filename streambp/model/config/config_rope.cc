@@ -369,6 +369,11 @@ void parse_rope(const ConfigReader& settings, const Family& family, Config& conf
   }
   std::vector<ConfigReader> all = objects.full;
   all.insert(all.end(), objects.local.begin(), objects.local.end());
+  if (of_family.partial_by_kind) {
+    parse_rotary_dim(settings, of_family, objects.local, config);
+    config.window_rotary_dim = config.rotary_dim;
+    all = objects.full;
+  }
   parse_rotary_dim(settings, of_family, all, config);
   const Surroundings around{settings, of_family, config};
   config.rope = parse_rope_of(objects.full, "rope_theta", of_family.theta, around);

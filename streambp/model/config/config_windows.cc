@@ -94,6 +94,8 @@ LocalLayers local_layers(const ConfigReader& settings, const FamilyWindows& wind
     case WindowLayers::kThoseWithoutRope:
       if (!is_switched_on(settings) || settings.find("sliding_window") == nullptr) return none;
       return {config.no_rope, false};
+    case WindowLayers::kByTypes:
+      return {std::vector<bool>(count, false), false};
     case WindowLayers::kAllButEvery:
       return all_but_every(settings, windows, config.num_hidden_layers);
   }

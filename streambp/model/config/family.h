@@ -50,6 +50,7 @@ enum class WindowLayers {
   kAllIfSwitchedOn,   // with use_sliding_window
   kThoseWithoutRope,  // with use_sliding_window
   kAllButEvery,       // period-th
+  kByTypes,           // none does
 };
 
 struct FamilyWindows {
@@ -93,6 +94,7 @@ struct FamilyRope {
   bool interleaved = false;
   bool of_windows = false;  // layers with a window have a rope of their own
   double theta_of_windows = 1e4;
+  bool partial_by_kind = false;         // partial_rotary_factor of either kind of layer by itself
   bool reads_theta_of_windows = false;  // rope_local_base_freq
   bool reads_alpha = false;             // of type dynamic: a base stretched once for all, whatever the length
   bool image_keys = false;              // mrope_section and mrope_interleaved may be there
@@ -110,6 +112,7 @@ enum class Router {
   kAfterDense,   // sigmoids in one group, from num_dense_layers on (LFM2)
   kGrouped,      // sigmoids, a correction and groups, from first_k_dense_replace on
   kNextToMlp,    // Gemma 4's
+  kStep,         // sigmoids and a correction, in the layers of mlp_layer_types (Step 3.7)
 };
 
 /// Which layers have an indexer.
@@ -200,7 +203,8 @@ struct Family {
   bool multipliers = false;       // Granite's
   bool scales_logits = false;     // Cohere's logit_scale
   bool muse = false;              // plain norms, a gate of what attention gives, two more factors
-  bool clamped_gate = false;      // GPT-OSS's
+  bool step = false;          // heads of layers with a window, a gate for each, clamped MLPs: config_step.cc
+  bool clamped_gate = false;  // GPT-OSS's
   bool attention_sinks = false;
   double query_pre_attn_scalar = 0.0;                     // where absent; 0: the key is not read
   std::optional<double> attn_softcapping = std::nullopt;  // where absent, 0: none; no value: not read

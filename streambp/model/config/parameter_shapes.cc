@@ -108,6 +108,7 @@ class ShapeList {
       if (own_keys) linear(in + "k_proj", keys, hidden, config_.qkv_bias);
       if (own_keys && !config_.keys_are_values(layer)) linear(in + "v_proj", keys, hidden, config_.qkv_bias);
     }
+    if (config_.gates_heads) linear(in + "g_proj", config_.query_heads_of(layer), hidden);
     if (config_.output_gate_map) linear(in + "gate_proj", queries, hidden);
     const bool full_width = config_.qk_norm_full_width;
     const auto [of_queries, of_keys] = qk_norm_names(config_);
@@ -260,6 +261,11 @@ class ShapeList {
 };
 
 }  // namespace
+
+double Config::mlp_limit(int64_t layer, bool of_expert) const {
+  const std::vector<double>& limits = of_expert ? expert_limits : mlp_limits;
+  return limits.empty() ? 0.0 : limits[static_cast<size_t>(layer)];
+}
 
 int64_t Config::producer_of(int64_t layer) const {
   if (!shares_keys_values(layer)) return layer;

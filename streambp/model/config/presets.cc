@@ -143,7 +143,7 @@ constexpr const char* kExaone4Tiny = R"({"sliding_window": 5, "layer_types": ["s
 // part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
 // zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout), baidu/ERNIE-4.5-0.3B-PT
 // and -21B-A3B-PT, ibm-granite/granite-3.1-3b-a800m-base,
-// kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, tencent/Hunyuan-7B-*, zai-org/GLM-4.7, MiniMaxAI/MiniMax-M2 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
+// kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, tencent/Hunyuan-7B-*, zai-org/GLM-4.7, stepfun-ai/Step-3.7-Flash (text part), MiniMaxAI/MiniMax-M2 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
 constexpr Preset kPresets[] = {
   // name             family        vocab   hidden L   H  K    E    mlp  positions eps theta tied  dtype, more
   {"qwen3-0.6b",      "qwen3",      151936, 1024, 28, 16, 8, 128,  3072,  40960, 1e-6, 1e6, true,  kB16},
@@ -227,6 +227,7 @@ constexpr Preset kPresets[] = {
   {"kimi-linear-48b-a3b", "kimi_linear", 163840, 2304, 27, 32, 32, 0, 9216, 1048576, 1e-5, 0, false, kB16, kKimiLinear48B},
   {"glm-4.5-air",     "glm4_moe",   151552, 4096, 46, 96, 8, 128, 10944, 131072, 1e-5, 1e6, false, kB16, kGlm45Air},
   {"glm-4.7",         "glm4_moe",   151552, 5120, 92, 96, 8, 128, 12288, 202752, 1e-5, 1e6, false, kB16, kGlm47},
+  {"step-3.7-flash",  "step3p5",    128896, 4096, 45, 64, 8, 128, 11264, 262144, 1e-5, 0,   false, kB16, kStep37Flash},
   {"seed-oss-36b",    "seed_oss",   155136, 5120, 64, 80, 8, 128, 27648, 524288, 1e-6, 1e7, false, kB16, kSeedOss},
   {"ernie-4.5-0.3b",  "ernie4_5",   103424, 1024, 18, 16, 2, 128,  3072, 131072, 1e-5, 5e5, true,  kB16},
   {"ernie-4.5-21b-a3b", "ernie4_5_moe", 103424, 2560, 28, 20, 4, 128, 12288, 131072, 1e-5, 5e5, true, kB16, kErnie45Moe21},
@@ -293,6 +294,7 @@ constexpr Preset kPresets[] = {
   {"deepseek-v32-tiny", "deepseek_v32", 101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV32Tiny},
   {"glm-moe-dsa-tiny", "glm_moe_dsa",  101,   32,  4,  3, 3,   0,    44,    512, 1e-5, 1e4, true,  kF64, kGlmMoeDsaTiny},
   {"kimi-linear-tiny", "kimi_linear",  101,   32,  3,  4, 4,   0,    44,    512, 1e-5, 0,   false, kF64, kKimiLinearTiny},
+  {"step3p7-tiny",    "step3p5",       101,   32,  4,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kStep37Tiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
   {"hunyuan-tiny",    "hunyuan_v1_dense", 101, 32, 2,  4, 2,  16,    44,    512, 1e-5, 100, true,  kF64, kHunyuan},
   {"helium-tiny",     "helium",        101,   32,  2,  4, 2,   8,    44,    512, 1e-8, 1e4, false, kF64, kHeliumTiny},
@@ -310,12 +312,14 @@ const Preset* find(const std::string& name) {
   return nullptr;
 }
 
-/// Of "every 5" a list in which each fifth layer sees all tokens and the others have a window.
+/// Of "every 5" a list in which each fifth layer sees all tokens and the others have a window; of "first of
+/// 5" one in which the first of each five does.
 json layer_types(const std::string& every, int64_t layers) {
-  const int64_t period = std::stoll(every.substr(every.find(' ')));
+  const int64_t period = std::stoll(every.substr(every.rfind(' ')));
+  const int64_t full = every.starts_with("first") ? 1 : 0;
   json types = json::array();
   for (int64_t layer = 1; layer <= layers; ++layer)
-    types.push_back(layer % period == 0 ? "full_attention" : "sliding_attention");
+    types.push_back(layer % period == full ? "full_attention" : "sliding_attention");
   return types;
 }
 

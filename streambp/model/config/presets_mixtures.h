@@ -85,6 +85,21 @@ inline constexpr const char* kDeepseekV3PlainTiny = R"({"n_routed_experts": 4, "
 inline constexpr const char* kGlm4MoeTiny = R"({"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
   "n_shared_experts": 1, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 1.3, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": true, "partial_rotary_factor": 0.5})";
+// Every fourth layer sees all tokens, the first among them; the last two layers are clamped.
+inline constexpr const char* kStep37Flash = R"({"layer_types": "first of 4", "num_sliding_attention_heads": 96, "sliding_window": 512,
+  "n_routed_experts": 288, "num_experts_per_tok": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
+  "moe_router_scaling_factor": 3.0,
+  "swiglu_limits": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7],
+  "swiglu_limits_shared": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 16],
+  "rope_parameters": {"full_attention": {"rope_type": "llama3", "rope_theta": 5e6, "partial_rotary_factor": 0.5, "factor": 2.0,
+  "original_max_position_embeddings": 131072, "low_freq_factor": 1.0, "high_freq_factor": 32.0},
+  "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}})";
+inline constexpr const char* kStep37Tiny = R"({"layer_types": "first of 3", "num_sliding_attention_heads": 6, "sliding_window": 5,
+  "mlp_layer_types": ["dense", "sparse", "sparse", "dense"], "n_routed_experts": 4, "num_experts_per_tok": 2,
+  "moe_intermediate_size": 12, "share_expert_dim": 20, "moe_router_scaling_factor": 1.7, "swiglu_limits": [0, 0, 0.1, null],
+  "swiglu_limits_shared": [0, 0.2, 0, 0.15], "rope_parameters": {"full_attention": {"rope_type": "llama3", "rope_theta": 500.0,
+  "partial_rotary_factor": 0.5, "factor": 4.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+  "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
 // clang-format on
 
 }  // namespace streambp

@@ -121,13 +121,20 @@ bool is_floating(const std::string& dtype) {
 // model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that
 // predict more than the next token.
 std::optional<std::string> text_name(const std::string& name) {
-  static constexpr std::array<std::string_view, 11> kVision = {
-      "vision_tower.",         "multi_modal_projector.",
-      "model.vision_tower.",   "model.multi_modal_projector.",
-      "model.visual.",         "mtp.",
-      "model.audio_tower.",    "model.embed_vision.",
-      "model.vision_adapter.", "model.vision_projection.",
-      "model.embed_audio."};
+  static constexpr std::array<std::string_view, 14> kVision = {"vision_model.",
+                                                               "vit_large_projector.",
+                                                               "model.vision_model.",
+                                                               "vision_tower.",
+                                                               "multi_modal_projector.",
+                                                               "model.vision_tower.",
+                                                               "model.multi_modal_projector.",
+                                                               "model.visual.",
+                                                               "mtp.",
+                                                               "model.audio_tower.",
+                                                               "model.embed_vision.",
+                                                               "model.vision_adapter.",
+                                                               "model.vision_projection.",
+                                                               "model.embed_audio."};
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
       {{"language_model.model.", "model."},
        {"model.language_model.", "model."},
@@ -140,12 +147,17 @@ std::optional<std::string> text_name(const std::string& name) {
   return name;
 }
 
-// Whether a tensor belongs to the layer after the last one, which predicts the token after the next
-// (num_nextn_predict_layers; ERNIE 4.5's mtp_block and its like): transformers leaves it out too.
+// Whether a tensor belongs to the layer after the last one, which predicts the token after the next, or in
+// Step 3.7 one of the three (num_nextn_predict_layers; ERNIE 4.5's mtp_block and its like): transformers
+// leaves them out too.
 bool is_of_next_token_layer(const std::string& name, const Config& config) {
-  return config.mixture.corrected &&
-         (name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers)) ||
-          name.starts_with("model.mtp_"));
+  const int64_t further = config.gates_heads ? 3 : 1;
+  for (int64_t layer = 0; layer < further; ++layer) {
+    if (config.mixture.corrected &&
+        name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers + layer)))
+      return true;
+  }
+  return config.mixture.corrected && name.starts_with("model.mtp_");
 }
 
 // The rows [first, first + rows) of what `tensor` holds of one expert, [width, size] for each.
@@ -159,34 +171,51 @@ StoredTensor expert_rows(const StoredTensor& tensor, int64_t expert, int64_t fir
   return {tensor.file, tensor.name, part};
 }
 
-// The parameters of a layer's experts that `tensor` holds if it is one of the two of all experts, its names
-// and what belongs to them: gate_up_proj [experts, 2 F, D], the gate's rows before the up's, or down_proj
-// [experts, D, F]. Empty: it is none, or of another shape.
+// What files may hold of all experts of a layer in one tensor [experts, rows, columns]: its name in the
+// layer, and the maps of an expert whose rows it has one after another.
+struct ExpertsTensor {
+  std::string name;
+  int64_t rows = 0;
+  std::vector<std::string> maps;  // of equally many rows
+};
+
+std::vector<ExpertsTensor> experts_tensors(const Config& config) {
+  const int64_t width = config.mixture.moe_intermediate_size, hidden = config.hidden_size;
+  const FamilyModules& modules = modules_of(config);
+  const std::string experts = experts_module(config) + ".";
+  std::vector<ExpertsTensor> tensors{{experts + "gate_up_proj", 2 * width, {modules.gate, modules.up}},
+                                     {experts + "down_proj", hidden, {modules.down}}};
+  if (!config.gates_heads) return tensors;
+  tensors.push_back({"moe.gate_proj.weight", width, {modules.gate}});  // as Step 3.7 is published
+  tensors.push_back({"moe.up_proj.weight", width, {modules.up}});
+  tensors.push_back({"moe.down_proj.weight", hidden, {modules.down}});
+  return tensors;
+}
+
+// The parameters of a layer's experts that `tensor` holds if it is one of experts_tensors, its names and what
+// belongs to them. Empty: it is none, or of another shape.
 std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& name,
                                                              const StoredTensor& tensor,
                                                              const Config& config) {
   const MixtureSettings& mixture = config.mixture;
-  const FamilyModules& modules = modules_of(config);
-  const auto is_part = [&](const char* part) {
-    return name.ends_with(fmt::format(".{}.{}", experts_module(config), part));
-  };
-  const bool gate_up = is_part("gate_up_proj");
-  if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.is_stacked() ||
-      (!gate_up && !is_part("down_proj")))
-    return {};
-  const int64_t width = mixture.moe_intermediate_size, hidden = config.hidden_size;
-  const std::vector<int64_t> shape = gate_up ? std::vector{mixture.num_experts, 2 * width, hidden}
-                                             : std::vector{mixture.num_experts, hidden, width};
+  if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.is_stacked()) return {};
+  const auto all = experts_tensors(config);
+  const auto whole = std::find_if(all.begin(), all.end(),
+                                  [&](const ExpertsTensor& one) { return name.ends_with("." + one.name); });
+  if (whole == all.end()) return {};
+  const bool is_down = whole->maps.front() == modules_of(config).down;
+  const std::vector<int64_t> shape{mixture.num_experts, whole->rows,
+                                   is_down ? mixture.moe_intermediate_size : config.hidden_size};
   if (tensor.entry().shape != shape || !is_floating(tensor.entry().dtype)) return {};
-  const std::string experts = name.substr(0, name.rfind('.'));
+  const std::string layer = name.substr(0, name.size() - whole->name.size());
+  const int64_t rows = whole->rows / static_cast<int64_t>(whole->maps.size());
   std::vector<std::pair<std::string, StoredTensor>> parts;
   for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
-    const std::string one = fmt::format("{}.{}.", experts, expert);
-    if (gate_up) {
-      parts.emplace_back(one + modules.gate + ".weight", expert_rows(tensor, expert, 0, width));
-      parts.emplace_back(one + modules.up + ".weight", expert_rows(tensor, expert, width, width));
-    } else {
-      parts.emplace_back(one + modules.down + ".weight", expert_rows(tensor, expert, 0, hidden));
+    const std::string one = fmt::format("{}{}.{}.", layer, experts_module(config), expert);
+    int64_t first = 0;
+    for (const std::string& map : whole->maps) {
+      parts.emplace_back(one + map + ".weight", expert_rows(tensor, expert, first, rows));
+      first += rows;
     }
   }
   return parts;

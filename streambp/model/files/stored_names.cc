@@ -38,6 +38,12 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kGraniteM
      {".block_sparse_moe.experts.down_proj", ".block_sparse_moe.output_linear.weight"},
      {".block_sparse_moe.router.weight", ".block_sparse_moe.router.layer.weight"}}};
 
+// What Step 3.7's files do.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kStepModules = {
+    {{".moe.gate.", ".mlp.gate."},
+     {".moe.router_bias", ".mlp.gate.e_score_correction_bias"},
+     {".share_expert.", ".mlp.shared_experts."}}};
+
 // What Nemotron-H's files call what is outside of layers.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
     {{"backbone.embeddings.", "model.embed_tokens."},
@@ -90,6 +96,9 @@ std::string parameter_name(const Config& config, const std::string& stored) {
     name = with_replaced(std::move(name), theirs, ours);
   if (config.mixture.granite_names) {
     for (const auto& [theirs, ours] : kGraniteModules) name = with_replaced(std::move(name), theirs, ours);
+  }
+  if (config.gates_heads) {
+    for (const auto& [theirs, ours] : kStepModules) name = with_replaced(std::move(name), theirs, ours);
   }
   if (config.mixture.kimi_names) {
     for (const auto& [theirs, ours] : kKimiModules) name = with_replaced(std::move(name), theirs, ours);

@@ -104,6 +104,7 @@ std::vector<std::string> all_linear_names(const Config& config) {
     return names;
   }
   std::vector<std::string> names = attention_names(config);
+  if (config.gates_heads) names.emplace_back("g_proj");
   if (config.has_gate()) names.emplace_back(modules.gate);
   names.insert(names.end(), {modules.up, modules.down});
   const std::vector<std::string> more = gemma4_names(config);

@@ -1,6 +1,7 @@
 """backward(): one call instead of a forward and a backward pass. It fills .grad of an unmodified model, and autograd sees nothing of it."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +43,7 @@ class StepInfo:
 
 
 def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
-             first_labels="refuse", process_group=None, idle_memory=True, **settings):
+             first_labels="refuse", process_group=None, idle_memory=True, router_indices=None, **settings):
     """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.
 
     As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
@@ -77,6 +78,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         micro_batches=N cuts each rank's batch into N, which takes a row (or pair) for each; gradients are summed over ranks in the last.
     idle_memory: whether activations are kept that would be computed again otherwise, as many as what is idle allows (README.md), or bytes of it
         ("2GB"): no bit of the gradients changes. False, or keep, every, offload, order or another method: what the settings say alone.
+    router_indices: [B, T, L, k], or a tensor of the batch of that name: the experts of each token, replayed instead of chosen (README.md).
     settings: method ("streambp" by default; "standard", "checkpoint", "logits-only", "tiled", "chunk-major"), keep, every, offload, order,
         head, head_chunk and micro_batches: as the flags of streambp-bench, and with their values.
 
@@ -92,7 +94,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         check_loss(weights.base, objective)
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
-        tensors = batch_tensors(batch, weights.base)
+        tensors = batch_tensors(_with_experts(batch, router_indices), weights.base)
         options = _in_one_window(tensors, dict(options or {}), settings, group) if objective == "grpo" else options
         given, settings = sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
         settings["first_labels"] = first_labels
@@ -120,6 +122,15 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
                 sums[name].add_(gradient)
     loss = torch.tensor(loss, dtype=torch.float64 if weights.dtype == "float64" else torch.float32, device=weights.device)
     return (loss, _info(json.loads(line), of_tokens, weights, settings, kept)) if return_info else loss
+
+
+def _with_experts(batch, router_indices):
+    """The batch with the argument router_indices among its tensors."""
+    if router_indices is None:
+        return batch
+    if isinstance(batch, Mapping) and batch.get("router_indices") is not None:
+        raise InputError("router_indices: given as an argument and in the batch, expected one or the other")
+    return {**batch, "router_indices": router_indices}
 
 
 def _info(run, of_tokens, weights, settings, kept):

@@ -224,6 +224,7 @@ std::vector<std::string> dictionary() {
           "seq_idx",
           "cu_seq_lens_k",
           "max_length_k",
+          "router_indices",
           "num_items_in_batch",
           "role",
           " I64 ",

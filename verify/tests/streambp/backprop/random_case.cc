@@ -113,7 +113,8 @@ class RandomSizes {
   void set_layers() {
     const int layers = draw_.layers;
     set("num_hidden_layers", layers);
-    for (const char* key : {"layer_types", "no_rope_layers", "indexer_types", "mlp_layer_types"}) {
+    for (const char* key : {"layer_types", "no_rope_layers", "indexer_types", "mlp_layer_types",
+                            "swiglu_limits", "swiglu_limits_shared"}) {
       if (!config_.contains(key)) continue;
       json of_layers = json::array();
       for (int layer = 0; layer < layers; ++layer)
@@ -146,6 +147,7 @@ class RandomSizes {
     set("num_attention_heads", draw_.key_value_heads * draw_.groups);
     set("num_key_value_heads", draw_.key_value_heads * (is_latent ? draw_.groups : 1));
     set("num_global_key_value_heads", 1);
+    set("num_sliding_attention_heads", draw_.key_value_heads * (draw_.groups + 1));
     set("q_lora_rank", 3 + draw_.head_dim);
     set("kv_lora_rank", 2 + draw_.head_dim);
     set("qk_nope_head_dim", draw_.head_dim);
@@ -154,7 +156,8 @@ class RandomSizes {
     // One factor for every pair that is rotated.
     if (config_.contains("rope_scaling") && config_["rope_scaling"].contains("short_factor")) return;
     // A half or a quarter of a head is rotated in some families, by pairs.
-    const bool half = config_.contains("partial_rotary_factor");
+    const bool half =
+        config_.contains("partial_rotary_factor") || config_.contains("num_sliding_attention_heads");
     const bool quarter = !half && config_.contains("linear_num_key_heads");
     set("head_dim", quarter ? 8 * (1 + draw_.head_dim / 4)
                     : half  ? 4 * (1 + draw_.head_dim / 2)

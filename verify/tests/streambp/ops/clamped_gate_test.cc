@@ -1,4 +1,6 @@
-// GPT-OSS's clamped gate, and its experts as they are stored, against the same in plain ATen.
+// GPT-OSS's clamped gate, Step 3.7's limited one and gates of heads, and GPT-OSS's experts as they are
+// stored, against the same in plain ATen.
+#include "streambp/ops/gated_output.h"
 #include "streambp/ops/mixture.h"
 #include "streambp/ops/mlp.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
@@ -60,6 +62,50 @@ TEST(SquaredRelu, EqualsPlainAutograd) {
       EXPECT_EQ(d_product.defined(), wants_product);
       if (wants_product) expect_near(d_product, product.detach(), "product again");
     }
+  }
+}
+
+TEST(LimitedGate, EqualsPlainAutograd) {
+  constexpr double kLimit = 0.4;
+  const at::Tensor row_weights = random({9, 1}, 4), cotangent = random({9, 5}, 5);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const bool weighted : {false, true}) {
+      const at::Tensor gate = random({9, 5}, 6).requires_grad_(), up = random({9, 5}, 7).requires_grad_();
+      const at::Tensor weights = row_weights.clone().requires_grad_();
+      const at::Tensor activated = activation == Activation::kSilu ? at::silu(gate) : at::gelu(gate, "tanh");
+      EXPECT_GT(activated.gt(kLimit).sum().item<int64_t>(), 3);
+      EXPECT_GT(up.abs().gt(kLimit).sum().item<int64_t>(), 10);
+      const at::Tensor product = activated.clamp_max(kLimit) * up.clamp(-kLimit, kLimit);
+      const at::Tensor expected = weighted ? product * weights : product;
+      expect_near(limited_gate(activation, kLimit, gate.detach(), up.detach()), product.detach(), "product");
+      const auto truth =
+          torch::autograd::grad({expected}, {gate, up, weights}, {cotangent}, false, false, true);
+      for (const bool wants_product : {false, true}) {
+        at::Tensor d_gate = gate.detach().clone(), d_up = up.detach().clone(), d_product = cotangent.clone();
+        at::Tensor d_weights;
+        limited_gate_backward(activation, kLimit, d_gate, d_up, d_product, wants_product,
+                              weighted ? row_weights : at::Tensor(), &d_weights);
+        expect_near(d_gate, truth[0], "gate");
+        expect_near(d_up, truth[1], "up");
+        if (weighted) expect_near(d_weights, truth[2], "row weights");
+        EXPECT_EQ(d_product.defined(), wants_product);
+        if (wants_product) expect_near(d_product, product.detach(), "product again");
+      }
+    }
+  }
+}
+
+TEST(GatedOutput, TakesAGateOfEachEntryOrOfEachHead) {
+  for (const int64_t width : {4, 1}) {
+    const at::Tensor x = random({7, 3, 4}, 1).requires_grad_(),
+                     gates = random({7, 3, width}, 2).requires_grad_();
+    const at::Tensor cotangent = random({7, 3, 4}, 3);
+    const at::Tensor expected = x * at::sigmoid(gates), found = gated_output(x, gates);
+    expect_near(found.detach(), expected.detach(), "output");
+    const auto truth = torch::autograd::grad({expected}, {x, gates}, {cotangent});
+    const auto ours = torch::autograd::grad({found}, {x, gates}, {cotangent});
+    expect_near(ours[0], truth[0], "x");
+    expect_near(ours[1], truth[1], "gates");
   }
 }
 

@@ -156,6 +156,7 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
                            "lfm2-moe-tiny",
                            "falcon-h1-tiny",
                            "kimi-linear-tiny",
+                           "step3p7-tiny",
                            "muse-glimmer-tiny"}) {
     Model model = equality_model(name, 3);
     const int64_t vocabulary = model.config().vocab_size;
