@@ -173,6 +173,7 @@ CASES = {
     "ministral3-sft-b2_left_bare": ("ministral3", padded((12, 9), 20, side="left")),
     "kimi-linear-sft-packed_long": ("kimi-linear", packed(LONG_ROWS)),
     "kimi-linear-listed-sft-packed_jumps": ("kimi-linear-listed", packed(JUMPS, across=(0,))),
+    "hy-v4-sft-packed": ("hy-v4", packed(TWO_ROWS)),
 }
 
 

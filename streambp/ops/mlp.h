@@ -27,6 +27,9 @@ struct GatedMlp {
   /// the gate's first, with a clamped gate; or of activation kRelu2 the up projection [F, D] alone.
   const Linear* gate_up_proj = nullptr;
   ClampedGate clamped = {};
+  /// Where it is not 0, gate_proj's output is cut off at it from above and up_proj's from both sides before
+  /// the activation (Hunyuan 4).
+  double limit = 0.0;
 
   /// Those that read x.
   std::vector<const Linear*> input_maps() const {
