@@ -119,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Pieces,
                                          PiecesCase{"qwen3.5-tiny", "full", "packed", "sft"},
                                          PiecesCase{"falcon-h1-tiny", "full", "left", "sft"},
                                          PiecesCase{"kimi-linear-tiny", "full", "left", "sft"},
+                                         PiecesCase{"hy-v4-tiny", "full", "packed", "sft"},
                                          PiecesCase{"ernie4-5-moe-tiny", "full", "three", "sft"},
                                          PiecesCase{"llama-tiny", "full", "right", "dpo"}),
                          name_of);
