@@ -145,7 +145,7 @@ void product_of_two_maps_backward(const GatedMlp& mlp, GatedMlpSaved& saved, at:
   at::Tensor gate_cut, up_cut;
   if (mlp.limit > 0.0) {
     gate_cut = saved.gate_proj > mlp.limit;
-    up_cut = saved.up_proj.abs() > mlp.limit;
+    up_cut = (saved.up_proj > mlp.limit) | (saved.up_proj < -mlp.limit);
     saved.gate_proj.clamp_max_(mlp.limit);
     saved.up_proj.clamp_(-mlp.limit, mlp.limit);
   }
