@@ -47,10 +47,10 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
           "expected positive sizes of latent attention");
   require(latent.qk_rope_head_dim > 0 && latent.qk_rope_head_dim % 2 == 0, "model",
           "expected an even qk_rope_head_dim, got " + std::to_string(latent.qk_rope_head_dim));
-  require(!config.qk_norm && !config.fused_projections && !config.attention_sinks &&
-              !config.attention_output_gate && config.rotary_dim == 0 && config.query_scale_beta == 0.0,
+  require(!config.qk_norm && !config.fused_projections && !config.attention_output_gate &&
+              config.rotary_dim == 0 && config.query_scale_beta == 0.0,
           "model",
-          "expected latent attention without qk_norm, fused projections, sinks, an output gate, rotary_dim "
+          "expected latent attention without qk_norm, fused projections, a gate in its queries, rotary_dim "
           "and a scale of the queries");
   const IndexerSettings& indexer = config.indexer;
   require(indexer.topk >= 0 && (indexer.topk == 0 || (indexer.heads > 0 && latent.q_lora_rank > 0 &&

@@ -49,6 +49,7 @@ struct MixtureSettings {
   int n_group = 1;                     // of experts
   int topk_group = 1;                  // in how many of the groups a token's experts are
   double routed_scaling_factor = 1.0;  // of what the experts add
+  bool stacked = false;                // Hunyuan 4: experts in two matrices for all; see parameter_shapes
   bool granite_names = false;          // Granite: experts in two matrices for all; see parameter_shapes
   bool added_to_mlp = false;           // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
@@ -74,6 +75,16 @@ struct IndexerSettings {
   bool interleaved = false;  // GLM-5: they do so in pairs of neighbours
   std::vector<bool> shared = {};  // GLM-5, of each layer: it sees what the nearest layer below that is not
                                   // shared has picked. Empty: none is
+  bool rotates_last = false;      // Hunyuan 4: the last qk_rope_head_dim entries rotate, not the first
+  double norm_eps = 1e-6;         // of the norm of its key
+};
+
+/// Hyper-connections (Zhu et al. 2024, https://arxiv.org/abs/2409.19606) as Hunyuan 4 has them; see
+/// Layers::streams_read.
+struct HyperSettings {
+  int streams = 0;  // of every token; 0: one, which each half of a layer reads and adds to
+  double magnitude = 1.0;
+  double eps = 0.0;
 };
 
 /// The gated delta rule, or a state space, in place of attention; see ops_recurrent.h.
@@ -161,7 +172,8 @@ struct ModelConfig {
   double logits_scaling = 1.0;           // Granite: logits are divided by it, before any cap
   Activation hidden_act = Activation::kSilu;
   double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
-  double swiglu_limit = 0.0;  // what gate and up are clamped to in it
+  double swiglu_limit = 0.0;  // what gate and up are clamped to in it; Hunyuan 4, with alpha 0: of routed
+                              // experts before hidden_act; 0: they are not
   /// Step 3.7, of each layer: the limit of limited_swiglu (mixture.h), which its experts and its other MLPs
   /// have for the product of the activated gate and up; 0: they have that. Empty: in every layer.
   std::vector<double> expert_limits = {}, mlp_limits = {};
@@ -183,6 +195,7 @@ struct ModelConfig {
   ModuleNames modules = {};
   LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
   IndexerSettings indexer = {};         // of latent attention
+  HyperSettings hyper = {};
   Gemma4Settings gemma4 = {};
   bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
   std::vector<int> windows = {};  // of each layer: how many tokens a query sees, itself included; 0: all.
@@ -298,6 +311,9 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 /// - an indexer of its own: `self_attn.indexer.wq_b` [heads head_dim, q_lora_rank], `wk` [head_dim,
 ///   hidden_size], `k_norm` [1, head_dim] with `.weight` and `.bias`, and `weights_proj` [heads,
 ///   hidden_size], none of which ever has a gradient but 0.
+/// - hyper-connections of S streams of D entries: `attn_hc` and `ffn_hc`, each with `.fn` [2 S, S D], `.base`
+///   [1, 2 S] and `.scale` [1, 2], and of the model `hc_head.hc_fn` [S, S D], `hc_base` [1, S] and `hc_scale`
+///   [1, 1].
 /// - attention_sinks: `self_attn.sinks` [1, H], without ".weight".
 /// - a sparse layer: the router `mlp.gate` and its experts `mlp.experts.0` and so on, each with `gate_proj`,
 ///   `up_proj` and `down_proj` (which Mixtral's files call `block_sparse_moe.gate`, `experts.0.w1`, `w3` and

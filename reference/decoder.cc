@@ -15,11 +15,13 @@ class Path {
       : config_(config), layers_(layers), positions_(positions), length_(length), experts_(experts) {
     h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
     if (config.plain_norms) h_ = layers.plainly_normed(h_, config.hidden_size);
+    if (config.hyper.streams > 0) h_ = layers.in_every_stream(h_);
     if (config.gemma4.hidden_size_per_layer_input > 0) inputs_ = layers.per_layer_inputs(tokens, h_);
   }
 
   void through(int layer) {
     norms_ = layer_norms(config_, layer);
+    if (config_.hyper.streams > 0) return through_streams(layer);
     const Var input = h_;
     if (config_.has_mixer(layer)) add_to_stream(after(layer, norms_.after_attention, mixed(layer)));
     if (config_.has_mlp(layer)) {
@@ -37,11 +39,24 @@ class Path {
     }
   }
 
-  HiddenStates result() const { return {layers_.norm("model.norm", h_), router_probabilities_}; }
+  HiddenStates result() const {
+    const Var last = config_.hyper.streams > 0 ? layers_.streams_read("model.hc_head.hc_", h_) : h_;
+    return {layers_.norm("model.norm", last), router_probabilities_};
+  }
 
  private:
   Var after(int layer, const std::string& name, const Var& x) const {
     return name.empty() ? x : layers_.norm(layer_prefix(layer) + name, x);
+  }
+
+  /// A layer between whose halves a token has several streams.
+  void through_streams(int layer) {
+    const std::string prefix = layer_prefix(layer), attention = prefix + "attn_hc.", mlp = prefix + "ffn_hc.";
+    const Var all = h_;
+    h_ = layers_.streams_read(attention, all);
+    const Var middle = layers_.streams_given(attention, all, mixed(layer));
+    const Var read = layers_.streams_read(mlp, middle);
+    h_ = layers_.streams_given(mlp, middle, fed(layer, after(layer, norms_.before_mlp, read)));
   }
 
   void add_to_stream(const Var& x) {

@@ -41,6 +41,8 @@
 //                      and groups, and an expert that every token has, without a gate
 //     DeepSeek-V3.2    the same, and of each token the earlier tokens that an indexer picks for it; GLM-5, of
 //                      which some layers see what a layer below has picked
+//     Hunyuan 4        GLM-5's picks, sinks and a gate of latent attention, experts that are clamped, and
+//                      several residual streams, which gates of the token add up and share out
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 //     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
 //     Step 3.7         1 + weight; layers with a window have more heads, and more of a head rotates; a gate

@@ -65,8 +65,8 @@ class Layers {
   /// indexer token t sees the topk tokens s <= t of the highest
   ///     sum over its heads h of (W_w x_t)_h max(0, q_th . k_s),
   ///     q_th = rope(W_qh norm(W_qa x_t)),   k_s = rope(layer_norm(W_k x_s))
-  /// and of equal ones the earlier. It adds them to `picks`, or takes another layer's from there. A choice
-  /// has no gradient.
+  /// and of equal ones the earlier. With sinks and a gate map attention has these too. It adds them to
+  /// `picks`, or takes another layer's from there. A choice has no gradient.
   Var latent_attention(const std::string& module, int layer, const Var& x,
                        const std::vector<double>& positions, double length, PicksOfLayers& picks) const;
 
@@ -117,6 +117,17 @@ class Layers {
   Var mlp_and_experts(const std::string& prefix, const Var& h, const Var& x, const Var& p,
                       const ExpertsOfTokens& given = {}) const;
 
+  /// With several residual streams x = [x_1 ... x_S], each [tokens, hidden_size], of
+  /// "model.layers.0.attn_hc." and the like: two weights of every stream,
+  ///     a = sigmoid(scale_1 W_1 x / rms(x) + base_1) + eps
+  ///     b = magnitude sigmoid(scale_2 W_2 x / rms(x) + base_2) + eps
+  /// with W_1 above W_2 in fn. What a half of a layer reads of x is sum_s a_s x_s, and what it gives, y,
+  /// makes x_s + b_s y of x_s. The last norm reads the first of the two (names "model.hc_head.hc_").
+  Var streams_read(const std::string& names, const Var& x) const;
+  Var streams_given(const std::string& names, const Var& x, const Var& y) const;
+  /// h [tokens, hidden_size] in every stream.
+  Var in_every_stream(const Var& h) const;
+
   /// x with every group of columns divided by its root mean square.
   Var plainly_normed(const Var& x, int group) const;
 
@@ -137,9 +148,12 @@ class Layers {
   Var activation(const Var& x) const;
   Var gated(const std::string& module, bool has_bias, const Var& x) const;
 
+  Var stream_weights(const std::string& names, int which, Number magnitude, const Var& x) const;
   Heads project_heads(const std::string& module, int layer, const Var& x) const;
   KeyValues normed_keys(const std::string& module, int layer, const Heads& heads) const;
   RopeOptions rotation(int layer, double length) const;
+  /// Heads of an indexer, of which `turn` rotates a part.
+  Var indexer_rope(const Var& heads, const std::vector<double>& positions, const RopeOptions& turn) const;
   /// What the indexer "model.layers.0.self_attn.indexer." picks of x, with the queries' latents.
   std::vector<std::vector<int>> picked(const std::string& module, int layer, const Var& x, const Var& latents,
                                        const std::vector<double>& positions, double length) const;

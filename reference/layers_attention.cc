@@ -171,10 +171,24 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
     if (picker == layer) picks[layer] = picked(module + "indexer.", layer, x, of_queries, positions, length);
     options.seen = picks.at(picker);
   }
-  const Var mixed = causal_attention(join_groups({q[0], turned(q[1])}, heads),
-                                     join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads),
-                                     kv[1], options);
+  const Var q_all = join_groups({q[0], turned(q[1])}, heads);
+  const Var k_all = join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads);
+  Var mixed = config_.attention_sinks
+                  ? causal_attention(q_all, k_all, kv[1], parameter(module + "sinks"), options)
+                  : causal_attention(q_all, k_all, kv[1], options);
+  if (config_.output_gate_map) mixed = mul(mixed, sigmoid(project(module + "gate_proj", false, x)));
   return project(module + "o_proj", config_.o_bias, mixed);
+}
+
+Var Layers::indexer_rope(const Var& heads, const std::vector<double>& positions,
+                         const RopeOptions& turn) const {
+  const IndexerSettings& indexer = config_.indexer;
+  if (!indexer.rotates_last) return rope(heads, positions, turn);
+  const int count = static_cast<int>(heads.cols()) / indexer.head_dim;
+  RopeOptions of_part = turn;
+  of_part.head_dim = config_.latent.qk_rope_head_dim;
+  const auto parts = split_groups(heads, count, {indexer.head_dim - of_part.head_dim, of_part.head_dim});
+  return join_groups({parts[0], rope(parts[1], positions, of_part)}, count);
 }
 
 std::vector<std::vector<int>> Layers::picked(const std::string& module, int layer, const Var& x,
@@ -185,15 +199,15 @@ std::vector<std::vector<int>> Layers::picked(const std::string& module, int laye
   RopeOptions turn = rotation(layer, length);
   turn.head_dim = indexer.head_dim;
   turn.interleaved = indexer.interleaved;
-  // LayerNorm, with the class's own epsilon.
+  // LayerNorm.
   const Var raw = project(module + "wk", false, x);
   const Var means = gather_columns(scale(row_sum(raw), Number{1} / static_cast<Number>(size)),
                                    std::vector<int>(static_cast<std::size_t>(size), 0));
-  const Var normed = add(rms_norm(sub(raw, means), parameter(module + "k_norm.weight"), 1e-6),
+  const Var normed = add(rms_norm(sub(raw, means), parameter(module + "k_norm.weight"), indexer.norm_eps),
                          for_every_token(parameter(module + "k_norm.bias"), tokens));
-  const Matrix keys = held_constant(rope(normed, positions, turn).value());
+  const Matrix keys = held_constant(indexer_rope(normed, positions, turn).value());
   const Matrix queries =
-      held_constant(rope(project(module + "wq_b", false, latents), positions, turn).value());
+      held_constant(indexer_rope(project(module + "wq_b", false, latents), positions, turn).value());
   const Matrix weights = held_constant(project(module + "weights_proj", false, x).value());
   std::vector<std::vector<int>> all;
   for (Index t = 0; t < tokens; ++t) {

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 
 #include "reference/layers.h"
@@ -23,7 +24,9 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p,
   const Matrix correction = config_.mixture.corrected
                                 ? held_constant(parameter(module + config_.mixture.correction).value())
                                 : Matrix();
+  const StackedNames stacked{all + "gate_up_proj", all + "down_proj", all};
   const auto of_rows = [&](int e, const Var& rows) {
+    if (config_.mixture.stacked) return stacked_expert(stacked, e, rows);
     return config_.mixture.biased_interleaved ? interleaved_expert(all, e, rows) : expert(all, e, rows);
   };
   const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction, given);
@@ -119,6 +122,11 @@ Var Layers::interleaved_linear(const std::string& module, int e, const Var& x) c
 }
 
 Var Layers::expert_activation(const std::string& module, const Var& gate, const Var& up) const {
+  if (config_.swiglu_alpha == 0.0 && config_.swiglu_limit > 0.0) {
+    const Number limit = config_.swiglu_limit;
+    return mul(activation(clip(gate, -std::numeric_limits<double>::infinity(), limit)),
+               clip(up, -limit, limit));
+  }
   if (config_.swiglu_alpha == 0.0) return gated_product(module, gate, up);
   return clamped_swiglu(gate, up, config_.swiglu_alpha, config_.swiglu_limit);
 }

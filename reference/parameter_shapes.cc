@@ -107,6 +107,8 @@ class Collector {
     row(module + "kv_a_layernorm", rank);
     linear(module + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), rank);
     linear(module + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
+    if (config_.output_gate_map) linear(module + "gate_proj", heads * latent.v_head_dim, hidden);
+    if (config_.attention_sinks) shapes_[module + "sinks"] = {1, heads};
   }
 
   void delta_rule(const std::string& module) {
@@ -187,6 +189,10 @@ class Collector {
       shapes_[module + "experts.gate_up_proj_bias"] = {count, 2 * width};
       shapes_[module + "experts.down_proj"] = {count * width, hidden};
       shapes_[module + "experts.down_proj_bias"] = {count, hidden};
+    } else if (config_.mixture.stacked) {
+      linear(module + "gate", count, hidden);
+      shapes_[module + "experts.gate_up_proj"] = {count * 2 * width, hidden};
+      shapes_[module + "experts.down_proj"] = {count * hidden, width};
     } else {
       linear(module + "gate", count, hidden);
       for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);
@@ -250,6 +256,14 @@ class Collector {
     }
   }
 
+  /// Of `scales` weights of every stream; names end in "fn", "base" and "scale".
+  void stream_weights(const std::string& names, int scales) {
+    const Index weights = Index{scales} * config_.hyper.streams;
+    shapes_[names + "fn"] = {weights, Index{config_.hyper.streams} * config_.hidden_size};
+    shapes_[names + "base"] = {1, weights};
+    shapes_[names + "scale"] = {1, scales};
+  }
+
   void scalar(const std::string& name) { shapes_[name] = {1, 1}; }
 
   void expert(const std::string& module, Index width) {
@@ -303,9 +317,14 @@ Shapes parameter_shapes(const ModelConfig& config) {
     if (is_sparse && is_granite) collect.granite_experts(prefix, layer);
     if (is_sparse && !is_added && !is_granite) collect.experts(prefix + config.modules.mlp + ".");
     if (is_sparse && is_added) collect.experts_added_to_mlp(prefix);
+    if (config.hyper.streams > 0) {
+      collect.stream_weights(prefix + "attn_hc.", 2);
+      collect.stream_weights(prefix + "ffn_hc.", 2);
+    }
     if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
   }
   collect.row("model.norm", config.hidden_size);
+  if (config.hyper.streams > 0) collect.stream_weights("model.hc_head.hc_", 1);
   if (config.has_lm_head && config.tie_word_embeddings) {
     collect.adapter("lm_head", config.vocab_size, config.hidden_size);
   } else if (config.has_lm_head) {

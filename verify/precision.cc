@@ -8,7 +8,7 @@
 #include "streambp/backprop/passes.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
-#include "streambp/ops/rms_norm.h"
+#include "streambp/model/final_rows.h"
 #include "verify/equality/batches.h"
 #include "verify/evaluation.h"
 
@@ -43,10 +43,8 @@ struct Best {
 
 Best best_words(Model& model, const Batch& batch) {
   const at::NoGradGuard no_grad;
-  RmsNormSaved unused;
   const at::Tensor hidden = streamed_hidden_states(model, model.prepare(batch), batch.size());
-  const at::Tensor logits =
-      capped_logits(model, rms_norm_forward(hidden, model.norm(), unused), /*cap_slope=*/nullptr);
+  const at::Tensor logits = capped_logits(model, final_rows_forward(model, hidden), /*cap_slope=*/nullptr);
   const at::Tensor words = logits.argmax(1, /*keepdim=*/true);
   const at::Tensor others = logits.scatter(1, words, -std::numeric_limits<double>::infinity()).logsumexp(1);
   return {words.squeeze(1).to(at::kCPU), (logits.gather(1, words).squeeze(1) - others).to(at::kCPU)};

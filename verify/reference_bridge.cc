@@ -68,6 +68,7 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.added_to_sum = mixture.added_to_sum;
   same.least_sum = mixture.least_sum;
   same.granite_names = mixture.granite_names;
+  same.stacked = mixture.stacked;
   same.n_group = static_cast<int>(mixture.n_group);
   same.topk_group = static_cast<int>(mixture.topk_group);
   same.routed_scaling_factor = mixture.routed_scaling_factor;
@@ -113,7 +114,9 @@ reference::IndexerSettings reference_indexer(const IndexerSettings& indexer) {
           .heads = static_cast<int>(indexer.heads),
           .head_dim = static_cast<int>(indexer.head_dim),
           .interleaved = indexer.interleaved,
-          .shared = indexer.shared};
+          .shared = indexer.shared,
+          .rotates_last = indexer.rotates_last,
+          .norm_eps = indexer.norm_eps};
 }
 
 reference::ModuleNames reference_modules(const FamilyModules& modules) {
@@ -257,6 +260,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.swiglu_alpha = config.swiglu_alpha;
   same.swiglu_limit = config.swiglu_limit;
   same.attention_sinks = config.attention_sinks;
+  same.hyper = {static_cast<int>(config.hyper.streams), config.hyper.magnitude, config.hyper.eps};
   same.rope = reference_rope(config.rope);
   if (config.local_rope) same.local_rope = reference_rope(*config.local_rope);
   same.rope_interleaved = config.rope_interleaved;

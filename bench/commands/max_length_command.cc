@@ -107,7 +107,7 @@ LongestRow furthest_of(const Cell& cell, std::vector<plan::Suggestion> found, co
 void require_quick(const Bench& bench, const Cell& cell, const plan::Budget& budget) {
   constexpr auto kMostPieces = static_cast<double>(plan::kMostPieces);
   const auto layers = static_cast<double>(bench.config.num_hidden_layers);
-  const double inputs = layers * static_cast<double>(bench.config.hidden_size) *
+  const double inputs = layers * static_cast<double>(bench.config.residual_width()) *
                         static_cast<double>(c10::elementSize(bench.options.setup.dtype));
   const double tokens =
       std::min((static_cast<double>(budget.device) + static_cast<double>(budget.host)) / inputs,

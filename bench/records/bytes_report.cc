@@ -33,7 +33,7 @@ double carry_width(const Config& config) {
 /// D / (K E).
 double width_ratio(const ModelBytes& model) {
   const Config& config = model.config;
-  return static_cast<double>(config.hidden_size) / carry_width(config);
+  return static_cast<double>(config.residual_width()) / carry_width(config);
 }
 
 const plan::BytesPerToken* plain(const ModelBytes& model, Method method) {

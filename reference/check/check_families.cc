@@ -366,6 +366,7 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"deepseek_v3 without a latent of the queries", tiny_deepseek_v3_small()},
           {"deepseek_v32", tiny_deepseek_v32()},
           {"glm_moe_dsa", tiny_glm_moe_dsa()},
+          {"hy_v4", tiny_hy_v4()},
           {"glm4_moe", tiny_glm4_moe()},
           {"gemma4", tiny_gemma4()},
           {"gemma4 with per-layer inputs", tiny_gemma4_per_layer()},

@@ -30,6 +30,9 @@ ModelConfig tiny_deepseek_v32();
 /// The same, and the second layer sees what the first has picked.
 ModelConfig tiny_glm_moe_dsa();
 
+/// Likewise, with two residual streams, sinks and a gate of what attention gives.
+ModelConfig tiny_hy_v4();
+
 /// One layer of either kind, in groups of which two heads share B and C.
 ModelConfig tiny_granite_hybrid();
 

@@ -40,4 +40,16 @@ ModelConfig tiny_glm_moe_dsa() {
   return config;
 }
 
+ModelConfig tiny_hy_v4() {
+  ModelConfig config = tiny_glm_moe_dsa();
+  config.rope_interleaved = config.indexer.interleaved = false;
+  config.indexer.rotates_last = true;
+  config.indexer.norm_eps = 1e-3;
+  config.attention_sinks = config.output_gate_map = true;
+  config.mixture.stacked = true;
+  config.swiglu_limit = 40.0;  // see tiny_gpt_oss()
+  config.hyper = {.streams = 2, .magnitude = 1.6, .eps = 1e-2};
+  return config;
+}
+
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -272,6 +272,16 @@ ADAPTERS = {
         {"target_modules": [*ATTENTION, "g_proj", "shared_experts.gate_proj", "layers.0.mlp.up_proj"], "modules_to_save": ["q_norm"]},
         seed=268,
     ),
+    # Every linear map outside indexers but down_proj, which PEFT would take for the experts' parameter of that name too.
+    "hy-v4-lora-linear": Adapter(
+        "hy-v4",
+        "b2_left",
+        {
+            "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "gate_proj", "up_proj"],
+            "modules_to_save": ["kv_a_layernorm"],
+        },
+        seed=268,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

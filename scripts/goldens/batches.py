@@ -174,6 +174,7 @@ CASES = {
     "kimi-linear-sft-packed_long": ("kimi-linear", packed(LONG_ROWS)),
     "step3p7-sft-packed": ("step3p7", packed(TWO_ROWS)),
     "kimi-linear-listed-sft-packed_jumps": ("kimi-linear-listed", packed(JUMPS, across=(0,))),
+    "hy-v4-sft-packed": ("hy-v4", packed(TWO_ROWS)),
 }
 
 

@@ -8,6 +8,7 @@ from goldens.convolution_models import CONVOLUTION_MODELS
 from goldens.family_models import FAMILY_MODELS
 from goldens.gemma4_models import GEMMA4_MODELS
 from goldens.grouped_models import GROUPED_MODELS
+from goldens.hyper_models import HYPER_MODELS
 from goldens.indexed_models import INDEXED_MODELS
 from goldens.kimi_models import KIMI_MODELS
 from goldens.mixture_models import MIXTURE_MODELS
@@ -201,5 +202,6 @@ MODELS = {
     **INDEXED_MODELS,
     **GEMMA4_MODELS,
     **KIMI_MODELS,
+    **HYPER_MODELS,
     **STEP_MODELS,
 }

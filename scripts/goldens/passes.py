@@ -20,7 +20,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
-    *("kimi_linear", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("hy_v4", "kimi_linear", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
 
@@ -101,12 +101,22 @@ GRANITE_NAMES = {
 }
 
 
+# Of Hunyuan 4's modules: transformers writes an MLP's gate as it does attention's.
+HUNYUAN_NAMES = {
+    ".attn_hc.": ".hc_pre.hc_attn_layer.hc_",
+    ".ffn_hc.": ".hc_pre.hc_mlp_layer.hc_",
+    ".hc_head.hc_": ".hc_pre.hc_head.hc_head_",
+    ".sinks": ".learnable_sink_param",
+    ".gate_proj.": ".linear_gate.",
+}
+
+
 def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
     its own in Mixtral's, MiniMax M2's, Kimi Linear's and LFM2's. Kimi Linear's files also hold the three parts of a convolution, and
-    what transformers has in a module of the forget gate. GPT-OSS's, Granite's and Gemma 4's files hold what transformers does.
+    what transformers has in a module of the forget gate. GPT-OSS's, Granite's, Gemma 4's and Hunyuan 4's files hold what transformers does.
     Nemotron-H's call the decoder backbone. A tensor of None is left out.
     """
     as_mixtral = model_type in ("kimi_linear", "minimax_m2", "mixtral")
@@ -120,6 +130,9 @@ def as_in_file(tensors, model_type=None):
         if (model_type or "").startswith("granitemoe"):
             for in_transformers, in_file in GRANITE_NAMES.items():
                 name = name.replace(in_transformers, in_file)
+        if model_type == "hy_v4":
+            for in_transformers, in_file in HUNYUAN_NAMES.items():
+                name = name.replace(in_transformers, in_file)
         stem, _, last = name.rpartition(".")
         if as_mixtral:
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
@@ -130,7 +143,7 @@ def as_in_file(tensors, model_type=None):
                 continue
         if model_type == "nemotron_h":
             name, stem = (re.sub("^model", "backbone", text) for text in (name, stem))
-        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text"):
+        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text", "hy_v4"):
             result[name] = tensor
             continue
         for expert, weights in enumerate(tensor):

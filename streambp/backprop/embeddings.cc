@@ -9,8 +9,8 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/model/final_rows.h"
 #include "streambp/ops/dry_run.h"
-#include "streambp/ops/rms_norm.h"
 
 namespace streambp {
 namespace {
@@ -62,7 +62,7 @@ class CachedGradient final : public Objective {
 }  // namespace
 
 at::Tensor embeddings(const HeadPass& pass, const at::Tensor& hidden) {
-  const at::Tensor normed = rms_norm(hidden, pass.model.norm());
+  const at::Tensor normed = final_rows(pass.model, hidden);
   std::vector<at::Tensor> rows;
   for_each_run(pass, hidden.size(0), [&](const TokenRun& run) {
     rows.push_back(rows_of(normed, run).to(at::kDouble).sum(0) * run.share);
@@ -73,10 +73,10 @@ at::Tensor embeddings(const HeadPass& pass, const at::Tensor& hidden) {
 at::Tensor streamed_embeddings(const HeadPass& pass, int64_t chunk, const at::Tensor& hidden) {
   const MemoryScope scope("head chunk");
   const auto sequences = static_cast<int64_t>(pass.scored.offsets.size()) - 1;
-  at::Tensor all = at::zeros({sequences, hidden.size(1)}, hidden.options().dtype(at::kDouble));
+  at::Tensor all =
+      at::zeros({sequences, pass.model.config().hidden_size}, hidden.options().dtype(at::kDouble));
   for_each_run(pass, chunk, [&](const TokenRun& run) {
-    RmsNormSaved unused;
-    const at::Tensor normed = rms_norm_forward(rows_of(hidden, run), pass.model.norm(), unused);
+    const at::Tensor normed = final_rows_forward(pass.model, rows_of(hidden, run));
     all.select(0, run.sequence).add_(normed.to(at::kDouble).sum(0), run.share);
   });
   return all;
@@ -90,13 +90,13 @@ void embeddings_backward(const HeadPass& pass, int64_t chunk, const at::Tensor& 
     hidden.narrow(0, done, run.begin - done).zero_();  // tokens that are in no embedding
     done = run.end;
     at::Tensor rows = rows_of(hidden, run);
-    RmsNormSaved saved;
-    rms_norm_forward(rows, pass.model.norm(), saved);
+    FinalRowsSaved saved;
+    const at::Tensor normed = final_rows_forward(pass.model, rows, saved);
     const at::Tensor d_normed = (d_embeddings.select(0, run.sequence) * run.share)
                                     .to(hidden.scalar_type())
-                                    .expand(rows.sizes())
+                                    .expand(normed.sizes())
                                     .contiguous();
-    rows.copy_(rms_norm_backward(d_normed, saved, pass.model.norm()));
+    rows.copy_(final_rows_backward(pass.model, d_normed, saved));
   });
   hidden.narrow(0, done, hidden.size(0) - done).zero_();
 }

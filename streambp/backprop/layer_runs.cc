@@ -46,7 +46,7 @@ LayerRuns twice(bool skips_down) {
 /// Whether a layer that runs again leaves out its last product.
 bool skips_down(const Settings& settings, const Config& config, int64_t layer) {
   const bool in_order = settings.order == Order::kForward && !config.in_reverse_alone(layer);
-  return !config.norms_outputs() && settings.is_fair() && !in_order;
+  return !config.reads_outputs() && settings.is_fair() && !in_order;
 }
 
 }  // namespace

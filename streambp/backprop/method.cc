@@ -318,7 +318,7 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
   };
   for (int64_t layer = keep.first; layer < layers; ++layer) {
     if (keep.inputs_on_host() && layer > 0 && keeps_input(layer, keep.first, layers, keep.every))
-      reserve(config.hidden_size, options);
+      reserve(config.residual_width(), options);
     if (!keep.activations_on_host(layer)) continue;
     const auto kept = [&](int64_t count) { return keeps_of(count, layer, layers); };
     const bool attends = config.can_store_attention(layer);

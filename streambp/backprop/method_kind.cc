@@ -54,7 +54,7 @@ int64_t offloaded_by_streambp(const Settings& settings, const Config& config, in
   if (settings.offload != Offload::kHost) return 0;
   const int64_t kept = kept_width_of_streambp(settings, config, layer);
   if (settings.offload_layers) return layer - first < *settings.offload_layers ? kept : 0;
-  return kept + (layer > 0 ? config.hidden_size : 0);
+  return kept + (layer > 0 ? config.residual_width() : 0);
 }
 
 std::string kept_by_chunk_major(const Settings&) {

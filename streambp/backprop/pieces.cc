@@ -32,7 +32,7 @@ StreamedForward alone(const Model& model, const Stream& stream, int64_t layer, c
   const auto layers = static_cast<int64_t>(model.layers().size());
   if (layer < 0 || layer >= layers) throw InputError("layer {}: expected one of 0 to {}", layer, layers - 1);
   if (chunk < 0) throw InputError("chunk {}: expected at least 1, or 0 for auto", chunk);
-  require_rows(model, stream, x, "layer input", model.config().hidden_size);
+  require_rows(model, stream, x, "layer input", model.config().residual_width());
   Settings settings;
   settings.chunk = chunk;
   Keep keep;
@@ -84,7 +84,7 @@ at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, con
   const at::NoGradGuard no_grad;
   StreamedForward forward = alone(model, stream, layer, x, chunk);
   forward.lend_kept(layer, KeptActivations(kept));
-  require_rows(model, stream, dy, "gradient of the layer's output", model.config().hidden_size);
+  require_rows(model, stream, dy, "gradient of the layer's output", model.config().residual_width());
   RouterOutput router;
   LayerRun run = layer_run(stream, /*graph_only=*/true);
   if (d_router_logits.defined()) {

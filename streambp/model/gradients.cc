@@ -78,6 +78,10 @@ std::vector<Parameter*> present(const std::vector<Parameter*>& parameters, bool 
 
 std::vector<Parameter*> Model::head_parameters(bool trainable_alone) const {
   std::vector<Parameter*> all{norm_.weight};
+  if (config_.has_streams()) {
+    for (const char* name : {"model.hc_head.hc_fn", "model.hc_head.hc_base", "model.hc_head.hc_scale"})
+      all.push_back(&parameter(name));
+  }
   for (const Linear* head : {head_, value_head_}) {
     if (head == nullptr) continue;
     all.insert(all.end(), {head->weight, head->bias});

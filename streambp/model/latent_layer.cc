@@ -6,6 +6,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/attention/indexer.h"
+#include "streambp/ops/gated_output.h"
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/sum_dtype.h"
 
@@ -42,6 +43,10 @@ LatentRows rows_of(const LatentAttention& layer, const at::Tensor& projected, co
 
 /// An indexer's heads [n, heads, E], rotated.
 at::Tensor rotate_index(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table) {
+  if (layer.indexing.rotates_last) {
+    const auto parts = x.split_with_sizes({x.size(2) - layer.heads.rope, layer.heads.rope}, /*dim=*/2);
+    return at::cat({parts[0], normed_rope(parts[1].contiguous(), nullptr, table)}, /*dim=*/2);
+  }
   return normed_rope(layer.indexing.interleaved ? split_pairs(x, layer.heads.rope) : x, nullptr, table);
 }
 
@@ -57,11 +62,10 @@ at::Tensor wide_product(const Linear& map, const at::Tensor& x) {
 }
 
 /// An indexer's norm of its keys; at::layer_norm has no kernel for dry runs.
-at::Tensor layer_norm(const Indexer& indexer, const at::Tensor& x) {
-  constexpr double kEps = 1e-6;  // of the class in transformers
+at::Tensor layer_norm(const Indexer& indexer, double eps, const at::Tensor& x) {
   const at::ScalarType wide = sum_dtype(x);
   const at::Tensor rows = x.to(wide), centered = rows - rows.mean(-1, /*keepdim=*/true);
-  const at::Tensor normed = centered * (centered * centered).mean(-1, /*keepdim=*/true).add_(kEps).rsqrt_();
+  const at::Tensor normed = centered * (centered * centered).mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
   return (normed * indexer.norm_weight->value.to(wide) + indexer.norm_bias->value.to(wide))
       .to(x.scalar_type());
 }
@@ -73,7 +77,7 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
   const Indexer& indexer = layer.indexer;
   RowPicks& picks = *picking.picks;
   const int64_t n = x.size(0), size = settings.head_dim, topk = settings.topk;
-  const at::Tensor normed = layer_norm(indexer, linear_forward(*indexer.wk, x));
+  const at::Tensor normed = layer_norm(indexer, settings.norm_eps, linear_forward(*indexer.wk, x));
   const at::Tensor own = rotate_index(layer, normed.unsqueeze(1), table).squeeze(1);
   const at::Tensor keys = picks.add_keys(picking.layer, picking.sequence_begin, picking.begin, own);
   const int64_t prefix = picking.begin - picking.sequence_begin;
@@ -130,6 +134,7 @@ bool LatentAttention::trainable() const {
   if (kv_b_proj == nullptr) return false;
   std::vector<const Linear*> maps = query_maps();
   maps.insert(maps.end(), {kv_a_proj, kv_b_proj});
+  if (gate_proj != nullptr) maps.push_back(gate_proj);
   const auto is_trained = [](const RmsNorm& norm) {
     return norm.weight != nullptr && norm.weight->trainable();
   };
@@ -146,12 +151,15 @@ at::Tensor latent_forward(const LatentAttention& layer, const at::Tensor& x, con
                           const std::vector<int64_t>& offsets, const Prefix& prefix,
                           const AttentionSettings& settings, const ModelOps& ops, const PickingRows& picking,
                           LatentRows& own) {
-  const auto first = linear(x, {layer.query_maps().front(), layer.kv_a_proj});
+  std::vector<const Linear*> maps{layer.query_maps().front(), layer.kv_a_proj};
+  if (layer.gate_proj != nullptr) maps.push_back(layer.gate_proj);
+  const auto first = linear(x, maps);
   own = rows_of(layer, first[1], table, ops);
   const at::Tensor of_queries = layer.q_a_proj != nullptr ? ops.rms_norm(first[0], layer.q_a_norm) : first[0];
   const PickedRows picked = picked_rows(layer, x, of_queries, table, offsets, picking);
-  return latent_attention(queries(layer, of_queries, table, ops), own.latents, own.rotated, offsets, prefix,
-                          settings, layer.heads, picked);
+  const at::Tensor attended = latent_attention(queries(layer, of_queries, table, ops), own.latents,
+                                               own.rotated, offsets, prefix, settings, layer.heads, picked);
+  return layer.gate_proj == nullptr ? attended : gated_output(attended, first[2].view(attended.sizes()));
 }
 
 }  // namespace streambp

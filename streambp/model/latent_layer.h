@@ -34,6 +34,7 @@ struct PickingRows {
 
 /// The maps, in the model's names below model.layers.N.self_attn.
 struct LatentAttention {
+  const Linear* gate_proj = nullptr;  // [H value, D], of a gate of what attention gives; null: there is none
   const Linear* q_a_proj = nullptr;   // [q_lora_rank, D], with q_a_layernorm behind it; null: q_proj alone
   const Linear* q_proj = nullptr;     // [H (nope + rope), D], or q_b_proj [H (nope + rope), q_lora_rank]
   const Linear* kv_a_proj = nullptr;  // kv_a_proj_with_mqa [kv_lora_rank + rope, D]

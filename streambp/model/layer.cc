@@ -50,6 +50,11 @@ at::Tensor DecoderLayer::normed(const at::Tensor& x, const RmsNorm& norm, const 
   return norm.weight == nullptr ? x : ops.rms_norm(x, norm);
 }
 
+at::Tensor DecoderLayer::mixer_input(const at::Tensor& x, const ModelOps& ops) const {
+  const StreamGates& gates = weights_.into_attention;
+  return normed(gates.are_there() ? sum_streams(x, gates) : x, weights_.before_attention, ops);
+}
+
 at::Tensor DecoderLayer::heads(const at::Tensor& projected, const RmsNorm& norm, const RopeTable& table,
                                const ModelOps& ops, bool shared) const {
   at::Tensor x = projected;
@@ -100,14 +105,14 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
                                      const KeysValues& projected) const {
   const MemoryScope scope("attention");
   if (config_.is_latent()) {
-    LatentRows of_rows = latent_rows(weights_.latent, normed(x, weights_.before_attention, own_ops()),
+    LatentRows of_rows = latent_rows(weights_.latent, mixer_input(x, own_ops()),
                                      rope_of(rows, /*of_queries=*/false), own_ops());
     return {std::move(of_rows.latents), std::move(of_rows.rotated)};
   }
   const bool known = projected.keys.defined();
   if (known && !needs_backward({x}))
     return key_value_heads(projected.keys, projected.values, rows, own_ops(), known);
-  const at::Tensor input = normed(x, weights_.before_attention, own_ops());
+  const at::Tensor input = mixer_input(x, own_ops());
   const KeysValues both = projected_keys_values(input, projected);
   return key_value_heads(both.keys, both.values, rows, own_ops(), known);
 }
@@ -115,8 +120,7 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
 DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, const DeltaBefore& before) const {
   if (!has_mixer()) return {};
   const MemoryScope scope("attention");
-  return delta_rule_carry(weights_.delta_rule, normed(x, weights_.before_attention, own_ops()), rows.offsets,
-                          before);
+  return delta_rule_carry(weights_.delta_rule, mixer_input(x, own_ops()), rows.offsets, before);
 }
 
 LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Before& before,
@@ -133,8 +137,8 @@ at::Tensor DecoderLayer::with_recurrence(const at::Tensor& x, const Rows& rows, 
                                          const LayerRun& run, Carry& own, const at::Tensor& half) const {
   if (!recurrent_ || !attends()) return x;
   const MemoryScope scope("attention");
-  DeltaOutput output = delta_rule_forward(weights_.delta_rule, normed(x, weights_.before_attention, run.ops),
-                                          rows.offsets, before.recurrent);
+  DeltaOutput output =
+      delta_rule_forward(weights_.delta_rule, mixer_input(x, run.ops), rows.offsets, before.recurrent);
   own.recurrent = std::move(output.own);
   return linear_add(x, output.hidden, *weights_.recurrent_out, half.defined() ? unread(x) : half);
 }
@@ -159,8 +163,8 @@ at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Befo
   if (attends() && config_.is_latent())
     return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
   if (attends()) return attend(x, rows, before, run, own.attention, known).flatten(1);
-  DeltaOutput output = delta_rule_forward(weights_.delta_rule, normed(x, weights_.before_attention, run.ops),
-                                          rows.offsets, before.recurrent);
+  DeltaOutput output =
+      delta_rule_forward(weights_.delta_rule, mixer_input(x, run.ops), rows.offsets, before.recurrent);
   own.recurrent = std::move(output.own);
   return std::move(output.hidden);
 }
@@ -169,9 +173,9 @@ at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, c
                                         const LayerRun& run, KeysValues& own) const {
   LatentRows of_rows;
   const PickingRows picking{rows.picks, config_.picker_of(index_), rows.begin, rows.sequence_begin};
-  at::Tensor attended = latent_forward(weights_.latent, normed(x, weights_.before_attention, run.ops),
-                                       rope_of(rows, /*of_queries=*/false), rows.offsets, prefix, attention_,
-                                       run.ops, picking, of_rows);
+  at::Tensor attended =
+      latent_forward(weights_.latent, mixer_input(x, run.ops), rope_of(rows, /*of_queries=*/false),
+                     rows.offsets, prefix, attention_, run.ops, picking, of_rows);
   own = {std::move(of_rows.latents), std::move(of_rows.rotated)};
   return attended;
 }
@@ -186,7 +190,7 @@ AttentionHeads DecoderLayer::attention_heads(const at::Tensor& x, const Rows& ro
                                              KeysValues& projected, const Prefix& shared) const {
   const MemoryScope scope("attention");
   AttentionHeads heads;
-  const at::Tensor input = normed(x, weights_.before_attention, run.ops);
+  const at::Tensor input = mixer_input(x, run.ops);
   // Of one input, which is kept once: all maps that there are.
   std::vector<const Linear*> maps{weights_.q_proj};
   std::vector<at::Tensor> of_maps{{}};
@@ -228,7 +232,7 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
                               : config_.attention_output_gate ? weights_.q_proj
                                                               : nullptr;
     if (map != nullptr && (!known.attention_half.defined() || needs_backward({x}))) {
-      const at::Tensor raw = linear(normed(x, weights_.before_attention, run.ops), {map}).front();
+      const at::Tensor raw = linear(mixer_input(x, run.ops), {map}).front();
       attended = gated_output(attended, weights_.output_gate != nullptr
                                             ? raw.view({attended.size(0), attended.size(1), -1})
                                             : queries_and_gates(raw).second);
@@ -251,9 +255,10 @@ at::Tensor DecoderLayer::add_attention(const at::Tensor& x, const at::Tensor& at
                                        at::Tensor& half) const {
   const MemoryScope scope("attention");
   if (attended.defined()) {
-    half = config_.norms_outputs() ? linear(attended, {weights_.o_proj}, {half}).front()
+    half = config_.reads_outputs() ? linear(attended, {weights_.o_proj}, {half}).front()
                                    : linear_add(x, attended, *weights_.o_proj, half);
   }
+  if (config_.has_streams()) return add_to_streams(x, half, weights_.out_of_attention);
   return config_.norms_outputs() ? rms_norm_add(x, half, weights_.after_attention) : half;
 }
 
@@ -279,8 +284,8 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
                                       const LayerRun& run, GatedProjections* projections) const {
   if (!config_.has_mlp(index_)) return middle;
   const auto through = [&](const at::Tensor& residual, const at::Tensor& normed) {
-    // A norm's backward pass reads what it has normalised.
-    const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.norms_outputs();
+    // What reads the output reads it again in the backward pass.
+    const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.reads_outputs();
     if (weights_.mlp.down_proj == nullptr)
       return mixture(residual, normed, weights_.mixture, mixture_run(rows, run, graph_only));
     // What is kept is kept of our ops.
@@ -292,11 +297,15 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
   at::Tensor input, raw;
   {
     const MemoryScope scope("MLP");
-    input = normed(is_parallel() ? x : middle, weights_.before_mlp, run.ops);
-    if (config_.norms_outputs()) raw = through({}, input);
+    const at::Tensor read = config_.has_streams() ? sum_streams(middle, weights_.into_mlp)
+                            : is_parallel()       ? x
+                                                  : middle;
+    input = normed(read, weights_.before_mlp, run.ops);
+    if (config_.reads_outputs()) raw = through({}, input);
   }
-  if (!config_.norms_outputs()) return through(middle, input);
+  if (!config_.reads_outputs()) return through(middle, input);
   input.reset();
+  if (config_.has_streams()) return add_to_streams(middle, raw, weights_.out_of_mlp);
   if (sparse_ && weights_.mlp.down_proj != nullptr) {
     const MemoryScope scope("MLP");
     raw = add_experts(middle, raw, rows, run);
@@ -319,6 +328,9 @@ bool DecoderLayer::trainable() const {
        {&w.before_attention, &w.q_norm, &w.k_norm, &w.after_attention, &w.before_mlp, &w.after_mlp,
         &w.router_norm, &w.after_mlp_alone, &w.before_experts, &w.after_experts}) {
     if (norm->weight != nullptr && norm->weight->trainable()) return true;
+  }
+  for (const StreamGates* gates : {&w.into_attention, &w.out_of_attention, &w.into_mlp, &w.out_of_mlp}) {
+    if (gates->trainable()) return true;
   }
   if (w.sinks != nullptr && w.sinks->trainable()) return true;
   if (w.mlp.down_proj != nullptr && w.mlp.trainable()) return true;

@@ -13,6 +13,7 @@
 #include "streambp/model/model_ops.h"
 #include "streambp/model/per_layer_input.h"
 #include "streambp/ops/attention/attention.h"
+#include "streambp/ops/hyper_connection.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mixture.h"
 #include "streambp/ops/mlp.h"
@@ -75,7 +76,8 @@ struct Before {
 struct Activations {
   AttentionBlock attention;      // its output and log-sum-exps
   KeysValues projected;          // keys and values as projected, [n, K E] each, before norm and rotation
-  at::Tensor attention_half;     // [n, D]: the first half's result, or with sandwich norms what o_proj gives
+  at::Tensor attention_half;     // [n, D]: the first half's result, or with Config::reads_outputs what o_proj
+                                 // gives
   GatedProjections projections;  // of a dense layer's MLP
 };
 
@@ -96,7 +98,7 @@ struct LayerRun {
 };
 
 struct LayerOutput {
-  at::Tensor hidden;        // [n, D]
+  at::Tensor hidden;        // [n, D], of Config::residual_width as x
   Carry own;                // of these rows
   Activations activations;  // attention's, and those that LayerRun asks for
 };
@@ -115,6 +117,9 @@ struct LayerOutput {
 ///     y = x + attention(input_layernorm(x)) + mlp(input_layernorm(x))
 /// A recurrence may stand in attention's place, or next to it (Falcon-H1):
 ///     middle = x + recurrence(input_layernorm(x)) + attention(input_layernorm(x))
+/// Between layers a token may have several residual streams (Hunyuan 4): x, middle and y are then as many
+/// times as wide, each half reads their weighted sum, and each stream takes its share of what the half gives
+/// (hyper_connection.h).
 class DecoderLayer {
  public:
   struct Weights {
@@ -131,6 +136,8 @@ class DecoderLayer {
     GatedMlp mlp;                           // of a dense layer, or one with both
     Mixture mixture;                        // of a sparse one
     RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
+    // Only with Config::has_streams(): of what each half reads and gives.
+    StreamGates into_attention, out_of_attention, into_mlp, out_of_mlp;
     PerLayerInput per_layer;            // only with Config::has_per_layer_inputs()
     Parameter* layer_scalar = nullptr;  // [1], only with Config::layer_scalar
 
@@ -207,6 +214,8 @@ class DecoderLayer {
                    const ModelOps& ops, bool shared) const;
   /// What attention or MLP reads of x: `norm` of it, or x itself where there is none.
   static at::Tensor normed(const at::Tensor& x, const RmsNorm& norm, const ModelOps& ops);
+  /// What attention, or the recurrence, reads of x: of its streams the sum, where it has several.
+  at::Tensor mixer_input(const at::Tensor& x, const ModelOps& ops) const;
   at::Tensor query_heads(const at::Tensor& projected, const Rows& rows, const ModelOps& ops) const;
   /// `shared`: whether somebody else reads `keys` too, the projected ones.
   KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,

@@ -117,6 +117,7 @@ Model::Model(const Config& config, const Placement& placement,
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
   norm_ = norm_of("model.norm");
+  if (config.has_streams()) head_gates_ = stream_gates("model.hc_head.hc_", 0, /*magnitude=*/1.0);
   if (config.plain_norms) {
     norm_.adds_one = false;
     embedding_norm_ = plain_norm(config.hidden_size);
@@ -180,7 +181,9 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     const bool adds_one = config.norm_adds_one && !parameter.name.ends_with(".linear_attn.norm.weight") &&
                           !(config.plain_norms && parameter.name == "model.norm.weight");
     if (role == ParameterRole::kConvolution) noise.mul_(kConvolutionDeviation / kDeviation);
-    const bool around_one = (role == ParameterRole::kNorm && !adds_one) || role == ParameterRole::kScalar ||
+    const bool of_gates = role == ParameterRole::kHyper && parameter.name.ends_with("scale");
+    const bool around_one = of_gates || (role == ParameterRole::kNorm && !adds_one) ||
+                            role == ParameterRole::kScalar ||
                             parameter.name.ends_with(".indexer.k_norm.weight");
     parameter.value.copy_(around_one ? noise + 1.0 : noise);
   };
@@ -295,12 +298,14 @@ at::Tensor Model::looked_up(const at::Tensor& tokens) const {
 
 at::Tensor Model::embed(const at::Tensor& tokens) const {
   const at::Tensor rows = looked_up(tokens);
+  if (config_.has_streams()) return rows.repeat({1, config_.hyper.streams});
   if (embedding_norm_.weight == nullptr) return rows;
   RmsNormSaved unused;
   return rms_norm_forward(rows, embedding_norm_, unused);
 }
 
 void Model::accumulate_embedding(const at::Tensor& tokens, at::Tensor dx) {
+  if (config_.has_streams()) dx = dx.view({dx.size(0), config_.hyper.streams, -1}).sum(1);
   if (embedding_norm_.weight != nullptr) {
     RmsNormSaved saved;
     rms_norm_forward(looked_up(tokens), embedding_norm_, saved);

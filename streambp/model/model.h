@@ -172,6 +172,8 @@ class Model {
 
   const std::vector<DecoderLayer>& layers() const { return layers_; }
   const RmsNorm& norm() const { return norm_; }
+  /// Of what the final norm reads, where a token has several residual streams.
+  const StreamGates& head_gates() const { return head_gates_; }
   /// The embedding itself where the model ties them.
   const Linear& head() const { return *head_; }
   bool has_head() const { return head_ != nullptr; }
@@ -179,7 +181,8 @@ class Model {
   const Linear& value_head() const { return *value_head_; }
   bool has_value_head() const { return value_head_ != nullptr; }
 
-  /// Rows of the embedding for `tokens` [n], times Config::embedding_scale, or normed: [n, D].
+  /// Rows of the embedding for `tokens` [n], times Config::embedding_scale, or normed: [n, D], once for each
+  /// residual stream.
   at::Tensor embed(const at::Tensor& tokens) const;
   /// Adds dx [n, D], which may be overwritten, to the gradient of the embedding's rows, but for the row of
   /// Config::pad_token_id.
@@ -225,6 +228,8 @@ class Model {
   RmsNorm norm_of(const std::string& name) const;
   /// One without a weight of its own, over `size` numbers.
   RmsNorm plain_norm(int64_t size);
+  /// Those of the `which`-th weights that the parameters `names` (with a dot) are of.
+  StreamGates stream_gates(const std::string& names, int64_t which, double magnitude);
   GatedMlp make_mlp(const std::string& name);
   GatedMlp make_fused_mlp(const std::string& name, int64_t width);
   Mixture make_mixture(const std::string& name);
@@ -283,6 +288,7 @@ class Model {
   std::vector<DecoderLayer> layers_;
   Parameter* embedding_ = nullptr;
   RmsNorm norm_;
+  StreamGates head_gates_;  // only with Config::has_streams()
   const Linear* head_ = nullptr;
   const Linear* value_head_ = nullptr;
   double embedding_scale_ = 1.0;  // rounded where the config says so

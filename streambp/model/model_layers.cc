@@ -95,7 +95,11 @@ Mixture Model::make_mixture(const std::string& name) {
                                                : add_map(name + ".gate", /*bias=*/false);
   mixture.experts_per_token = settings.num_experts_per_tok;
   mixture.normalise = settings.norm_topk_prob;
-  for (int64_t expert = 0; expert < settings.num_experts; ++expert) {
+  if (settings.stacked) {
+    add_stacked_experts(experts, experts + ".gate_up_proj", experts + ".down_proj", mixture);
+    for (GatedMlp& expert : mixture.experts) expert.limit = config_.swiglu_limit;
+  }
+  for (int64_t expert = 0; !settings.stacked && expert < settings.num_experts; ++expert) {
     if (!settings.biased_interleaved) {
       mixture.experts.push_back(make_mlp(fmt::format("{}.{}", experts, expert)));
       continue;
@@ -303,12 +307,24 @@ void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::We
   latent.heads = {latent.kv_b_proj, config_.num_attention_heads, settings.qk_nope_head_dim,
                   settings.qk_rope_head_dim, settings.v_head_dim};
   weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);
+  if (config_.output_gate_map) latent.gate_proj = add_map(name + ".gate_proj", /*bias=*/false);
+  if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
   latent.indexing = config_.indexer;
   if (!config_.has_indexers() || config_.picker_of(index) != index) return;
   const std::string in = name + ".indexer.";
   latent.indexer = {add_map(in + "wq_b", /*bias=*/false), add_map(in + "wk", /*bias=*/false),
                     add_map(in + "weights_proj", /*bias=*/false), &parameter(in + "k_norm.weight"),
                     &parameter(in + "k_norm.bias")};
+}
+
+StreamGates Model::stream_gates(const std::string& names, int64_t which, double magnitude) {
+  const int64_t streams = config_.hyper.streams;
+  return {add_rows(parameter(names + "fn"), which * streams, streams),
+          add_rows(parameter(names + "base"), which * streams, streams),
+          add_rows(parameter(names + "scale"), which, 1),
+          magnitude,
+          config_.hyper.eps,
+          config_.rms_norm_eps};
 }
 
 RmsNorm Model::norm_of(const std::string& name) const {
@@ -355,11 +371,22 @@ DecoderLayer Model::make_layer(int64_t index) {
     weights.mlp = make_mlp(mlp);
     if (config_.is_sparse(index)) make_mixture_next_to_mlp(prefix, weights);
   }
+  if (config_.has_streams()) {
+    const std::string attention = prefix + "attn_hc.", feed = prefix + "ffn_hc.";
+    weights.into_attention = stream_gates(attention, 0, /*magnitude=*/1.0);
+    weights.out_of_attention = stream_gates(attention, 1, config_.hyper.magnitude);
+    weights.into_mlp = stream_gates(feed, 0, /*magnitude=*/1.0);
+    weights.out_of_mlp = stream_gates(feed, 1, config_.hyper.magnitude);
+  }
   if (config_.has_per_layer_inputs()) weights.per_layer = make_per_layer_input(prefix, index);
   if (config_.layer_scalar) weights.layer_scalar = &parameter(prefix + "layer_scalar");
-  for (GatedMlp& expert : weights.mixture.experts)
-    expert.limit = config_.mlp_limit(index, /*of_expert=*/true);
-  weights.mlp.limit = weights.mixture.shared_expert.limit = config_.mlp_limit(index, /*of_expert=*/false);
+  const auto limit_activated = [&](GatedMlp& mlp, bool of_expert) {
+    const double limit = config_.mlp_limit(index, of_expert);
+    if (limit > 0.0) mlp.limit = limit, mlp.limits_activated = true;
+  };
+  for (GatedMlp& expert : weights.mixture.experts) limit_activated(expert, /*of_expert=*/true);
+  for (GatedMlp* const mlp : {&weights.mlp, &weights.mixture.shared_expert})
+    limit_activated(*mlp, /*of_expert=*/false);
   return {config_, index, std::move(weights)};
 }
 

@@ -161,6 +161,35 @@ void squared_relu_backward(at::Tensor& x, at::Tensor& d_product, bool wants_prod
 
 namespace {
 
+/// The product of an MLP with gate_proj and up_proj, and its backward pass.
+at::Tensor product_of_two_maps(const GatedMlp& mlp, const GatedMlpSaved& saved, bool overwrite) {
+  if (mlp.limit == 0.0) return gate(mlp.activation, saved.gate_proj, saved.up_proj, overwrite);
+  if (mlp.limits_activated) return limited_gate(mlp.activation, mlp.limit, saved.gate_proj, saved.up_proj);
+  return gate(mlp.activation, saved.gate_proj.clamp_max(mlp.limit),
+              saved.up_proj.clamp(-mlp.limit, mlp.limit), /*overwrite=*/true);
+}
+void product_of_two_maps_backward(const GatedMlp& mlp, GatedMlpSaved& saved, at::Tensor& d_product,
+                                  bool wants_product, const at::Tensor& row_weights,
+                                  at::Tensor* d_row_weights) {
+  if (mlp.limits_activated) {
+    limited_gate_backward(mlp.activation, mlp.limit, saved.gate_proj, saved.up_proj, d_product, wants_product,
+                          row_weights, d_row_weights);
+    return;
+  }
+  at::Tensor gate_cut, up_cut;
+  if (mlp.limit > 0.0) {
+    gate_cut = saved.gate_proj > mlp.limit;
+    up_cut = (saved.up_proj > mlp.limit) | (saved.up_proj < -mlp.limit);
+    saved.gate_proj.clamp_max_(mlp.limit);
+    saved.up_proj.clamp_(-mlp.limit, mlp.limit);
+  }
+  gate_backward(mlp.activation, saved.gate_proj, saved.up_proj, d_product, wants_product, row_weights,
+                d_row_weights);
+  if (mlp.limit == 0.0) return;
+  saved.gate_proj.masked_fill_(gate_cut, 0.0);
+  saved.up_proj.masked_fill_(up_cut, 0.0);
+}
+
 /// The product of an MLP with gate_up_proj, and its backward pass.
 at::Tensor product_of_one_map(const GatedMlp& mlp, const at::Tensor& x) {
   return mlp.activation == Activation::kRelu2 ? squared_relu(x) : clamped_gate(mlp.clamped, x);
@@ -172,23 +201,6 @@ void product_of_one_map_backward(const GatedMlp& mlp, at::Tensor& x, at::Tensor&
     squared_relu_backward(x, d_product, wants_product, row_weights, d_row_weights);
   } else {
     clamped_gate_backward(mlp.clamped, x, d_product, wants_product, row_weights, d_row_weights);
-  }
-}
-
-/// The same of an MLP with two.
-at::Tensor product_of_two_maps(const GatedMlp& mlp, const at::Tensor& gate_proj, const at::Tensor& up_proj,
-                               bool overwrite) {
-  return mlp.limit > 0.0 ? limited_gate(mlp.activation, mlp.limit, gate_proj, up_proj)
-                         : gate(mlp.activation, gate_proj, up_proj, overwrite);
-}
-void product_of_two_maps_backward(const GatedMlp& mlp, at::Tensor& gate_proj, at::Tensor& up_proj,
-                                  at::Tensor& d_product, bool wants_product, const at::Tensor& row_weights,
-                                  at::Tensor* d_row_weights) {
-  if (mlp.limit > 0.0) {
-    limited_gate_backward(mlp.activation, mlp.limit, gate_proj, up_proj, d_product, wants_product,
-                          row_weights, d_row_weights);
-  } else {
-    gate_backward(mlp.activation, gate_proj, up_proj, d_product, wants_product, row_weights, d_row_weights);
   }
 }
 
@@ -216,9 +228,8 @@ GatedMlpSaved save_gated(const GatedMlp& mlp, const at::Tensor& x) {
 at::Tensor gated_product(const GatedMlp& mlp, const at::Tensor& x, GatedMlpSaved& saved, bool keep) {
   const at::NoGradGuard no_grad;
   GatedMlpSaved made = save_gated(mlp, x);
-  at::Tensor product = mlp.gate_up_proj != nullptr
-                           ? product_of_one_map(mlp, made.gate_proj)
-                           : product_of_two_maps(mlp, made.gate_proj, made.up_proj, /*overwrite=*/!keep);
+  at::Tensor product = mlp.gate_up_proj != nullptr ? product_of_one_map(mlp, made.gate_proj)
+                                                   : product_of_two_maps(mlp, made, /*overwrite=*/!keep);
   if (keep) saved = std::move(made);
   return product;
 }
@@ -245,8 +256,7 @@ at::Tensor gated_mlp_backward(const GatedMlp& mlp, GatedMlpSaved&& saved, const 
   if (mlp.gate_up_proj != nullptr) {
     product_of_one_map_backward(mlp, saved.gate_proj, product, wants_product, row_weights, d_row_weights);
   } else {
-    product_of_two_maps_backward(mlp, saved.gate_proj, saved.up_proj, product, wants_product, row_weights,
-                                 d_row_weights);
+    product_of_two_maps_backward(mlp, saved, product, wants_product, row_weights, d_row_weights);
   }
   if (row_weights.defined()) add_part_of_biases(*mlp.down_proj, dy, *d_row_weights);
   if (product.defined())
@@ -281,7 +291,7 @@ at::Tensor gated_mlp(const at::Tensor& residual, const at::Tensor& x, const Gate
       product = gated_product(mlp, x, saved, keep);
     } else {
       saved = save_gated(mlp, x, known);
-      product = product_of_two_maps(mlp, saved.gate_proj, saved.up_proj, /*overwrite=*/false);
+      product = product_of_two_maps(mlp, saved, /*overwrite=*/false);
     }
     output = residual.defined() ? linear_add_forward(residual, product, *mlp.down_proj)
                                 : linear_forward(*mlp.down_proj, product);

@@ -27,9 +27,10 @@ struct GatedMlp {
   /// the gate's first, with a clamped gate; or of activation kRelu2 the up projection [F, D] alone.
   const Linear* gate_up_proj = nullptr;
   ClampedGate clamped = {};
-  /// Of an MLP with gate_proj and up_proj, in Step 3.7: act(gate) is at most as much, and up is clamped to
-  /// [-limit, limit]; 0: neither is.
+  /// Where it is not 0, of an MLP with gate_proj and up_proj: up is clamped to [-limit, limit], and gate is
+  /// at most as much before the activation (Hunyuan 4), or act(gate) is (limits_activated: Step 3.7).
   double limit = 0.0;
+  bool limits_activated = false;
 
   /// Those that read x.
   std::vector<const Linear*> input_maps() const {

@@ -51,7 +51,7 @@ AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t
       picks += static_cast<int64_t>(sizeof(int32_t)) * config.indexer.topk;
     if (sees_all(config, layer, seq_len)) gradients += config.carry_width(layer);
   }
-  return {element * config.hidden_size * config.num_hidden_layers + picks,
+  return {element * config.residual_width() * config.num_hidden_layers + picks,
           element * carries + std::max<int64_t>(element, 4) * gradients + picks};
 }
 

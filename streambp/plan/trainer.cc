@@ -97,7 +97,7 @@ at::Tensor wider_activations(Trainer trainer, const Model& model, const Settings
         static_cast<int64_t>(c10::elementSize(at::kFloat) - c10::elementSize(model.dtype()));
     // Between two layers, and without recomputation within each of them too.
     const int64_t streams = recomputes ? 1 : 2;
-    of_token += difference * streams * model.config().hidden_size * static_cast<int64_t>(copies.size()) /
+    of_token += difference * streams * model.config().residual_width() * static_cast<int64_t>(copies.size()) /
                 std::max<int64_t>(1, settings.every);
   }
   if (of_token == 0) return {};

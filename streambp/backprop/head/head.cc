@@ -13,6 +13,7 @@
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "streambp/model/final_rows.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
@@ -235,8 +236,7 @@ void take_distributions(const HeadPass& pass, at::Tensor logits, const ModelOps&
   if (!diverges) return;
   const Model& teacher = *pass.teacher.model;
   const auto shared = [&](const at::Tensor& of) { return of.narrow(-1, 0, pass.shared_vocabulary()); };
-  RmsNormSaved unused;
-  const at::Tensor normed_of_teacher = rms_norm_forward(pass.teacher.hidden, teacher.norm(), unused);
+  const at::Tensor normed_of_teacher = final_rows_forward(teacher, pass.teacher.hidden);
   const at::Tensor log_t = log_softmax_at(shared(capped(head_logits(teacher, normed_of_teacher), teacher)),
                                           request.divergence_temperature);
   const at::Tensor log_d =
@@ -259,7 +259,7 @@ at::Tensor full_head(const HeadPass& pass, const Objective& objective, const at:
     outcome.loss = item_or_zero(loss);
     return loss;
   }
-  const at::Tensor normed = ops.rms_norm(hidden, model.norm());
+  const at::Tensor normed = final_rows(model, hidden, ops);
   TokenValues values;
   if (request.log_probabilities) {
     at::Tensor logits = linear(normed.to(model.head_dtype()), {&model.head()}).front();

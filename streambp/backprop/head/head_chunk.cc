@@ -12,7 +12,7 @@ HeadChunk::HeadChunk(const HeadPass& pass, const at::Tensor& hidden, int64_t off
   first_ = scored.indices.const_data_ptr<int64_t>()[begin];
   if (!scored.are_contiguous(begin, end))
     indices_ = scored.indices.narrow(0, begin, count_).to(hidden.device(), /*non_blocking=*/true);
-  normed_ = rms_norm_forward(rows_of(hidden, offset), pass.model.norm(), saved_);
+  normed_ = final_rows_forward(pass.model, rows_of(hidden, offset), saved_);
   if (!pass.request.log_probabilities) return;
   const MemoryScope scope("logits");
   const auto rows_of_chunk = [&](const at::Tensor& all) {
@@ -49,7 +49,7 @@ void HeadChunk::backward(const TokenValues& d_values, at::Tensor& hidden) {
     linear_accumulate(model.value_head(), normed_, d);
     linear_backward_input(model.value_head(), d, d_normed);
   }
-  const at::Tensor d_rows = rms_norm_backward(d_normed, saved_, model.norm());
+  const at::Tensor d_rows = final_rows_backward(model, d_normed, saved_);
   if (indices_.defined()) {
     hidden.index_copy_(0, offset_ == 0 ? indices_ : indices_ - offset_, d_rows);
   } else {

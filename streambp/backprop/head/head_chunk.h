@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/backprop/head/head.h"
-#include "streambp/ops/rms_norm.h"
+#include "streambp/model/final_rows.h"
 
 namespace streambp {
 
@@ -64,7 +64,7 @@ class HeadChunk {
   int64_t count_ = 0;   // rows
   at::Tensor indices_;  // of the rows in the stream, where they are not contiguous
   at::Tensor normed_;   // [rows, D]
-  RmsNormSaved saved_;
+  FinalRowsSaved saved_;
   std::unique_ptr<Distributions> distributions_;  // null where only values of the value head are asked for
 };
 

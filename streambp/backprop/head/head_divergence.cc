@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
-#include "streambp/ops/rms_norm.h"
+#include "streambp/model/final_rows.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
@@ -54,10 +54,8 @@ DivergenceRows::DivergenceRows(const HeadPass& pass, const at::Tensor& logits,
   const double tau = pass.request.divergence_temperature;
   const auto shared = [&](const at::Tensor& of) { return of.narrow(1, 0, pass.shared_vocabulary()); };
   const Model& teacher = *pass.teacher.model;
-  RmsNormSaved unused;
   log_other_ =
-      shared(capped_logits(teacher, rms_norm_forward(teacher_hidden(), teacher.norm(), unused), nullptr))
-          .contiguous();
+      shared(capped_logits(teacher, final_rows_forward(teacher, teacher_hidden()), nullptr)).contiguous();
   log_softmax_(log_other_, tau);
   log_other_ = log_other_.to(logits.scalar_type());
   if (pass.has_one_softmax()) return;

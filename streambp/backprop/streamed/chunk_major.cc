@@ -42,7 +42,7 @@ class ChunkMajor {
   at::Tensor forward() {
     const auto stream = [&] {
       const MemoryScope scope("layer inputs");
-      return at::empty({pass_.stream.size(), model_.config().hidden_size},
+      return at::empty({pass_.stream.size(), model_.config().residual_width()},
                        at::TensorOptions().device(model_.device()).dtype(model_.dtype()));
     };
     at::Tensor hidden = stream();

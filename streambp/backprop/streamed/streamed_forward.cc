@@ -43,7 +43,7 @@ at::Tensor StreamedForward::gradient_room(int64_t layer) const {
   if (part_ == nullptr && layer > 0 && !inputs_[layer].on_host())
     return inputs_[layer].rows(0, stream_.size());
   const MemoryScope scope("layer inputs");
-  return at::empty({stream_.size(), model_.config().hidden_size},
+  return at::empty({stream_.size(), model_.config().residual_width()},
                    at::TensorOptions().device(model_.device()).dtype(model_.dtype()));
 }
 
@@ -61,7 +61,7 @@ bool StreamedForward::is_kept(int64_t layer) const {
 void StreamedForward::allocate_input(int64_t layer) {
   const MemoryScope scope("layer inputs");
   const bool is_head = layer == static_cast<int64_t>(model_.layers().size());
-  inputs_[layer] = StreamBuffer({stream_.size(), model_.config().hidden_size},
+  inputs_[layer] = StreamBuffer({stream_.size(), model_.config().residual_width()},
                                 at::TensorOptions().device(model_.device()).dtype(model_.dtype()),
                                 is_head || !keep_.inputs_on_host() ? nullptr : copies_);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "streambp/model/config/parameter_names.h"
+#include "streambp/model/config/parameter_shapes.h"
 #include "streambp/ops/activation.h"
 
 namespace streambp {
@@ -78,8 +79,11 @@ struct MixtureSettings {
   /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
   /// each; each expert's weight is multiplied by a trained number.
   bool next_to_mlp = false;
+  /// hy_v4: all experts of a layer are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] for
+  /// each.
+  bool stacked = false;
   /// Whether all experts of a layer are two tensors, [out, in] for each.
-  bool is_stacked() const { return granite_names || next_to_mlp; }
+  bool is_stacked() const { return granite_names || next_to_mlp || stacked; }
 
   bool operator==(const MixtureSettings&) const = default;
 };
@@ -134,13 +138,25 @@ struct LatentAttentionSettings {
 /// keys of their own, by whose scores each row picks the earlier rows that its attention sees. No gradient
 /// reaches a choice, so its parameters are never trained.
 struct IndexerSettings {
-  int64_t topk = 0;          // rows that a row sees at most; 0: the model has no indexers
-  int64_t heads = 0;         // index_n_heads
-  int64_t head_dim = 0;      // index_head_dim
-  bool interleaved = false;  // glm_moe_dsa: entries 2i and 2i + 1 of the indexer's heads rotate together
-  std::vector<bool> shared;  // glm_moe_dsa, of each layer: it sees what a layer below has picked
+  int64_t topk = 0;           // rows that a row sees at most; 0: the model has no indexers
+  int64_t heads = 0;          // index_n_heads
+  int64_t head_dim = 0;       // index_head_dim
+  bool interleaved = false;   // glm_moe_dsa: entries 2i and 2i + 1 of the indexer's heads rotate together
+  std::vector<bool> shared;   // glm_moe_dsa, hy_v4, of each layer: it sees what a layer below has picked
+  bool rotates_last = false;  // hy_v4: of its heads the last qk_rope_head_dim entries rotate, not the first
+  double norm_eps = 1e-6;     // of the norm of its keys; hy_v4: rms_norm_eps
 
   bool operator==(const IndexerSettings&) const = default;
+};
+
+/// Hyper-connections (hy_v4): a token has several residual streams, which gates of the token itself add up
+/// for what attention or MLP reads, and share out what it gives.
+struct HyperSettings {
+  int64_t streams = 0;     // hc_mult; 0: the model has one residual stream, and no gates
+  double magnitude = 2.0;  // hc_magnitude: the gates of what is given are as large at most
+  double eps = 1e-6;       // hc_eps: what gates are more than 0
+
+  bool operator==(const HyperSettings&) const = default;
 };
 
 /// What differs in Gemma 4 from layer to layer, and what its layers read but the layer below. See Config for
@@ -220,13 +236,14 @@ struct Config {
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
   double swiglu_alpha = 0.0;  // gpt_oss: experts have a clamped gate instead; 0: hidden_act
-  double swiglu_limit = 0.0;  // what gate and up are clamped to in it
+  double swiglu_limit = 0.0;  // what gate and up are clamped to in it; hy_v4, with alpha 0: before
+                              // hidden_act, in the routed experts alone; 0: they aren't
   /// step3p5, of each layer: what act(gate) is at most and up is clamped to, in experts and in other MLPs; 0:
   /// neither is. Empty: in no layer.
   std::vector<double> expert_limits, mlp_limits;
-  bool attention_sinks = false;        // gpt_oss: one more score of every head, whose value is 0
+  bool attention_sinks = false;        // gpt_oss, hy_v4: one more score of every head, whose value is 0
   bool attention_output_gate = false;  // qwen3_next: what attention gives times sigmoid of a part of q_proj
-  bool output_gate_map = false;        // muse_glimmer: or of a map of its own, self_attn.gate_proj
+  bool output_gate_map = false;        // muse_glimmer, hy_v4: or of a map of its own, self_attn.gate_proj
   bool gates_heads = false;            // step3p5: of one that gives a number for each head, self_attn.g_proj
   RopeSettings rope;
   std::optional<RopeSettings> local_rope;  // gemma3, gemma4, olmo3, step3p5: of the layers with a window
@@ -241,6 +258,7 @@ struct Config {
   DeltaRuleSettings delta_rule;
   LatentAttentionSettings latent;
   IndexerSettings indexer;
+  HyperSettings hyper;
   Gemma4Settings gemma4;
   MixtureSettings mixture;
   /// The embedding's padding_idx: its row gets no gradient from the input's side, even where the token is
@@ -331,41 +349,16 @@ struct Config {
   }
   /// Whether the outputs of attention and MLP are normed before they are added to the residual stream.
   bool norms_outputs() const { return sandwich_norms || norm_after; }
+  bool has_streams() const { return hyper.streams > 0; }
+  /// Numbers of a token between two layers: those of its residual streams, side by side.
+  int64_t residual_width() const { return has_streams() ? hyper.streams * hidden_size : hidden_size; }
+  /// Whether the backward pass reads what attention and MLP give: a norm's, or that of their shares in
+  /// several streams.
+  bool reads_outputs() const { return norms_outputs() || has_streams(); }
   NormNames norm_names(int64_t layer) const;
 
   bool operator==(const Config&) const = default;
 };
-
-/// What a parameter is in its model.
-enum class ParameterRole {
-  kEmbedding,    // model.embed_tokens.weight, the head too where they are tied
-  kTable,        // model.embed_tokens_per_layer.weight
-  kNorm,         // [size]
-  kWeight,       // of a linear map, [out, in]
-  kBias,         // [out]; of all experts of a layer [experts, out]
-  kExperts,      // of the linear maps of all experts of a layer, [experts, in, out] or [experts, out, in]
-  kConvolution,  // [channels, 1, tokens]
-  kPerHead,      // [heads], or of each channel of them: sinks of attention, decays
-  kCorrection,   // [experts]: of a router's choice; never trained, float32 or wider in every model
-  kScalar,       // [1]: of a layer's output; never trained
-  kIndexer,      // of an indexer's maps and norm: never trained
-  kHead,         // lm_head.weight or score.weight
-};
-
-/// Name and shape of one parameter, under Hugging Face's name.
-struct ParameterShape {
-  std::string name;
-  std::vector<int64_t> shape;
-  ParameterRole role = ParameterRole::kWeight;
-  bool of_expert = false;  // of a mixture's
-};
-
-/// The parameters of `config` in the order of the model: embedding, layers, norm, head. Linear weights are
-/// [out, in]. A tied head is not listed: it is the embedding.
-std::vector<ParameterShape> parameter_shapes(const Config& config);
-
-/// Number of parameters (a tied embedding counts once).
-int64_t parameter_count(const Config& config);
 
 /// Reads a config.json in the spelling of transformers 4 (rope_theta, rope_scaling, torch_dtype) or 5
 /// (rope_parameters, dtype). Of a multimodal Gemma 3 or 4, Mistral 3 or Qwen3.5 it takes the text part.

@@ -1,4 +1,5 @@
-// Indexers in config.json (transformers, configuration_deepseek_v32.py and configuration_glm_moe_dsa.py).
+// Indexers in config.json (transformers, configuration_deepseek_v32.py, configuration_glm_moe_dsa.py and
+// configuration_hy_v4.py).
 #include <algorithm>
 
 #include "streambp/model/config/config_reader.h"
@@ -48,9 +49,9 @@ void parse_indexer(const ConfigReader& settings, const Family& family, Config& c
   const LatentAttentionSettings& latent = config.latent;
   if (latent.q_lora_rank == 0)
     settings.refuse("q_lora_rank", "an integer: the indexer reads the queries' latents");
-  // The class does not read it: its latent attention rotates neighbours.
-  settings.only("rope_interleave", true);
-  config.rope_interleaved = true;
+  // The classes do not read it: latent attention rotates neighbours, or Hunyuan 4's halves.
+  config.rope_interleaved = !family.hyper;
+  settings.only("rope_interleave", config.rope_interleaved);
   IndexerSettings& indexer = config.indexer;
   indexer.topk = settings.size("index_topk", kMaxPositions, 2048);
   indexer.heads = settings.size("index_n_heads", kMaxHeads, family.index_heads);
@@ -63,8 +64,21 @@ void parse_indexer(const ConfigReader& settings, const Family& family, Config& c
       settings.only(key, nullptr);
     return;
   }
-  indexer.interleaved = true;
   const int64_t layers = config.num_hidden_layers;
+  if (family.hyper) {
+    indexer.rotates_last = true;
+    indexer.norm_eps = config.rms_norm_eps;
+    for (const char* key : {kPattern, "index_topk_freq", "index_skip_topk_offset"})
+      settings.only(key, nullptr);
+    if (settings.find(kTypes) != nullptr) {
+      indexer.shared = shared_by(settings, kTypes, layers);
+    } else {
+      for (int64_t layer = 0; layer < layers; ++layer)
+        indexer.shared.push_back(layer > 0 && (layer - 1) % 4 != 0);
+    }
+    return;
+  }
+  indexer.interleaved = true;
   indexer.shared = settings.find(kTypes) != nullptr     ? shared_by(settings, kTypes, layers)
                    : settings.find(kPattern) != nullptr ? shared_by(settings, kPattern, layers)
                                                         : shared_by_frequency(settings, layers);

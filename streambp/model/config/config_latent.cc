@@ -14,15 +14,17 @@ void parse_latent(const ConfigReader& settings, Config& config) {
   const bool has_rank =
       settings.has("q_lora_rank") ? settings.find("q_lora_rank") != nullptr : !family_of(config).kimi;
   latent.q_lora_rank = has_rank ? settings.size("q_lora_rank", kMaxRank, 1536) : 0;
-  latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim, 128);
+  const bool is_hunyuan = family_of(config).hyper;
+  latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim, is_hunyuan ? 192 : 128);
   latent.qk_rope_head_dim = settings.size("qk_rope_head_dim", kMaxHeadDim, 64);
-  latent.v_head_dim = settings.size("v_head_dim", kMaxHeadDim, 128);
+  latent.v_head_dim = settings.size("v_head_dim", kMaxHeadDim, is_hunyuan ? 256 : 128);
   if (latent.qk_rope_head_dim % 2 != 0)
     settings.refuse("qk_rope_head_dim", fmt::format("an even number, not {}", latent.qk_rope_head_dim));
   // What transformers makes of them, and writes; it reads neither.
   const int64_t key = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
   settings.only("qk_head_dim", key);
-  if (!family_of(config).kimi) settings.only("head_dim", latent.qk_rope_head_dim);  // published: another
+  const bool has_other = family_of(config).kimi || is_hunyuan;  // published, or the class's own
+  if (!has_other) settings.only("head_dim", latent.qk_rope_head_dim);
   if (config.num_key_value_heads != config.num_attention_heads)
     settings.refuse("num_key_value_heads",
                     fmt::format("num_attention_heads ({}): every head has keys and values of its own",

@@ -141,8 +141,26 @@ void parse_multipliers(const ConfigReader& settings, const Family& family, Confi
     settings.only(key, nullptr);
 }
 
-// GPT-OSS's clamped gate.
+// Hunyuan 4's streams, and the gate of what attention gives.
+void parse_hyper(const ConfigReader& settings, const Family& family, Config& config) {
+  if (!family.hyper) {
+    for (const char* key : {"hc_mult", "hc_magnitude", "hc_eps"}) settings.only(key, nullptr);
+    return;
+  }
+  constexpr int64_t kMostStreams = 64;
+  config.hyper.streams = settings.size("hc_mult", kMostStreams, 4);
+  config.hyper.magnitude = settings.positive("hc_magnitude", 2.0);
+  config.hyper.eps = settings.positive("hc_eps", 1e-6);
+  config.output_gate_map = true;
+}
+
+// GPT-OSS's clamped gate, or Hunyuan 4's clamps of what experts gate.
 void parse_clamps(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.experts.stacked) {
+    config.swiglu_limit = settings.positive("swiglu_limit", 10.0);
+    settings.only("swiglu_alpha", nullptr);
+    return;
+  }
   if (family.clamped_gate) {
     config.swiglu_alpha = settings.positive("swiglu_alpha", 1.702);
     config.swiglu_limit = settings.positive("swiglu_limit", 7.0);
@@ -209,6 +227,7 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
   parse_norms(settings, family, config);
   parse_multipliers(settings, family, config);
   parse_muse(settings, family, config);
+  parse_hyper(settings, family, config);
   parse_clamps(settings, family, config);
   parse_no_rope(settings, family, config);
   if (family.recurrent) {

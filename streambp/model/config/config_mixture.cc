@@ -135,11 +135,14 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
   settings.only("output_router_logits", false);
   settings.only("router_aux_loss_coef", 0);
   mixture.kimi_names = of_class.kimi;
+  mixture.stacked = family.stacked;
   if (family.by_layer_types && settings.find(kMlpTypes) != nullptr) {
     mixture.sparse = sparse_by_types(settings, layers);
     return;
   }
-  const int64_t dense = settings.size_from_zero("first_k_dense_replace", kMaxLayers, family.dense_layers);
+  constexpr const char* kDense = "first_k_dense_replace";
+  if (family.stacked) settings.only(kDense, family.dense_layers);  // which Hunyuan 4's class does not read
+  const int64_t dense = settings.size_from_zero(kDense, kMaxLayers, family.dense_layers);
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
 }
 

@@ -140,6 +140,7 @@ struct FamilyExperts {
   int64_t experts = 0, width = 0, groups = 1, topk_groups = 1, dense_layers = 1;
   double scale = 1.0;
   bool by_layer_types = false;  // mlp_layer_types says more than first_k_dense_replace
+  bool stacked = false;         // in two tensors for all, and what they gate is clamped (swiglu_limit)
 };
 
 /// A multimodal model of which the family may be the text part.
@@ -214,6 +215,7 @@ struct Family {
   bool latent = false;                  // latent attention
   Indexers indexers = Indexers::kNone;
   int64_t index_heads = 64;       // index_n_heads where it is absent
+  bool hyper = false;             // Hunyuan 4's hyper-connections, and its latent attention and indexers
   bool recurrent = false;         // some layers have the gated delta rule
   bool fused_recurrence = false;  // in_proj_qkvz and in_proj_ba
   bool kimi = false;              // Kimi Linear's rule with a gate for each channel, and its keys

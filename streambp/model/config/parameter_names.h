@@ -21,6 +21,12 @@ inline bool is_of_indexer(const std::string& name) {
   return name.find(".indexer.") != std::string::npos;
 }
 
+/// Whether a parameter of this name has the role ParameterRole::kHyper.
+inline bool is_of_hyper_connection(const std::string& name) {
+  return name.find(".attn_hc.") != std::string::npos || name.find(".ffn_hc.") != std::string::npos ||
+         name.find(".hc_head.") != std::string::npos;
+}
+
 /// Whether a parameter of this name never has a gradient.
 inline bool is_never_trained(const std::string& name) {
   return is_buffer(name) || is_of_indexer(name);
@@ -28,7 +34,8 @@ inline bool is_never_trained(const std::string& name) {
 
 /// Whether a parameter of this name is float32 or wider in every model.
 inline bool is_always_wide(const std::string& name) {
-  return is_correction(name) || name.ends_with(".indexer.weights_proj.weight");
+  return is_correction(name) || name.ends_with(".indexer.weights_proj.weight") ||
+         is_of_hyper_connection(name);
 }
 
 /// "model.norm" of "model.norm.weight".

@@ -148,7 +148,20 @@ class ShapeList {
     norm(in + "kv_a_layernorm", latent.kv_lora_rank);
     linear(in + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank);
     linear(in + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
+    if (config_.output_gate_map) linear(in + "gate_proj", heads * latent.v_head_dim, hidden);
+    if (config_.attention_sinks) per_head(in + "sinks", heads);
     if (config_.has_indexers() && config_.picker_of(layer) == layer) indexer(in + "indexer.");
+  }
+
+  // The gates of as many weights for each stream as `scales` has numbers; `prefix` before the names.
+  void stream_gates(const std::string& at, int64_t scales, const char* prefix = "") {
+    const int64_t streams = config_.hyper.streams;
+    const auto add = [&](const char* name, std::vector<int64_t> shape) {
+      shapes_.push_back({at + prefix + name, std::move(shape), ParameterRole::kHyper});
+    };
+    add("fn", {scales * streams, config_.residual_width()});
+    add("base", {scales * streams});
+    add("scale", {scales});
   }
 
   void dense_mlp(const std::string& at, int64_t width) {
@@ -241,7 +254,17 @@ class ShapeList {
       shapes_.push_back({in + of_family.correction, shape, ParameterRole::kCorrection});
     }
     of_expert_ = true;
-    for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
+    if (mixture.stacked) {
+      const auto add = [&](const char* part, int64_t out, int64_t inner) {
+        shapes_.push_back({in + "experts." + part,
+                           {mixture.num_experts, out, inner},
+                           ParameterRole::kExperts,
+                           /*of_expert=*/true});
+      };
+      add("gate_up_proj", 2 * mixture.moe_intermediate_size, config_.hidden_size);
+      add("down_proj", config_.hidden_size, mixture.moe_intermediate_size);
+    }
+    for (int64_t expert = 0; !mixture.stacked && expert < mixture.num_experts; ++expert) {
       dense_mlp(fmt::format("{}{}.{}.", at, experts_module(config_), expert), mixture.moe_intermediate_size);
     }
     of_expert_ = false;
@@ -321,10 +344,15 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
       if (config.is_sparse(layer)) list.mixture_next_to_mlp(at);
     }
     list.norm_of_layer(at, norms.after_mlp);
+    if (config.has_streams()) {
+      list.stream_gates(at + "attn_hc.", 2);
+      list.stream_gates(at + "ffn_hc.", 2);
+    }
     if (config.has_per_layer_inputs()) list.per_layer_maps(at);
     if (config.layer_scalar) list.layer_scalar(at);
   }
   list.norm("model.norm", hidden);
+  if (config.has_streams()) list.stream_gates("model.hc_head.", 1, "hc_");
   if (config.value_model) {
     list.matrix("score", 1, hidden, ParameterRole::kHead);
   } else if (!config.tie_word_embeddings) {

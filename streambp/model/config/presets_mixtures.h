@@ -62,6 +62,17 @@ inline constexpr const char* kGlmMoeDsaTiny = R"({"mlp_layer_types": ["dense", "
   "routed_scaling_factor": 1.3, "q_lora_rank": 9, "kv_lora_rank": 11, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6,
   "v_head_dim": 13, "attention_bias": true, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 8,
   "indexer_types": ["full", "shared", "full", "shared"]})";
+// The sizes that transformers' class takes, whose documentation names tencent/Hy4-preview.
+inline constexpr const char* kHy4Preview = R"({"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
+  "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64, "v_head_dim": 256,
+  "index_topk": 2048, "index_n_heads": 16, "index_head_dim": 128, "hc_mult": 4, "hc_magnitude": 2.0, "hc_eps": 1e-6,
+  "swiglu_limit": 10.0})";
+inline constexpr const char* kHyV4Tiny = R"({"mlp_layer_types": ["dense", "sparse", "sparse"], "n_routed_experts": 4,
+  "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+  "routed_scaling_factor": 1.3, "q_lora_rank": 9, "kv_lora_rank": 11, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6,
+  "v_head_dim": 13, "attention_bias": true, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 8,
+  "indexer_types": ["full", "full", "shared"], "hc_mult": 3, "hc_magnitude": 1.7, "hc_eps": 1e-3, "swiglu_limit": 0.02})";
 inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,

@@ -32,6 +32,16 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kKimiExpe
     {{".w1.", ".gate_proj."}, {".w3.", ".up_proj."}, {".w2.", ".down_proj."}}};
 constexpr std::string_view kMlpExperts = ".mlp.experts.";
 
+// What Hunyuan 4's files call what transformers holds in modules of its own. It writes an MLP's gate as
+// linear_gate too, and reads both.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kHunyuanModules = {
+    {{".hc_pre.hc_attn_layer.hc_", ".attn_hc."},
+     {".hc_pre.hc_mlp_layer.hc_", ".ffn_hc."},
+     {".hc_pre.hc_head.hc_head_", ".hc_head.hc_"},
+     {".learnable_sink_param", ".sinks"},
+     {".self_attn.linear_gate.", ".self_attn.gate_proj."},
+     {".linear_gate.", ".gate_proj."}}};
+
 // What transformers 5 calls the modules of a Granite's mixture, and what files do.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kGraniteModules = {
     {{".block_sparse_moe.experts.gate_up_proj", ".block_sparse_moe.input_linear.weight"},
@@ -77,6 +87,10 @@ std::string stored_name(const Config& config, const std::string& parameter) {
   std::string name = parameter;
   for (const auto& [stored, ours] : outside_layers(config))
     name = with_replaced(std::move(name), ours, stored);
+  if (config.has_streams()) {
+    for (const auto& [stored, ours] : kHunyuanModules) name = with_replaced(std::move(name), ours, stored);
+    return name;
+  }
   if (config.mixture.kimi_names) {
     if (name.find(kMlpExperts) != std::string::npos) {
       for (const auto& [stored, ours] : kKimiExperts) name = with_replaced(std::move(name), ours, stored);
@@ -99,6 +113,10 @@ std::string parameter_name(const Config& config, const std::string& stored) {
   }
   if (config.gates_heads) {
     for (const auto& [theirs, ours] : kStepModules) name = with_replaced(std::move(name), theirs, ours);
+  }
+  if (config.has_streams()) {
+    for (const auto& [theirs, ours] : kHunyuanModules) name = with_replaced(std::move(name), theirs, ours);
+    return name;
   }
   if (config.mixture.kimi_names) {
     for (const auto& [theirs, ours] : kKimiModules) name = with_replaced(std::move(name), theirs, ours);

@@ -48,6 +48,9 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
       throw InputError(
           "LoRA modules_to_save: {} is of an indexer, which no gradient reaches: expected to leave it out",
           holders.front());
+    if (is_of_hyper_connection(shape.name))
+      throw InputError("LoRA modules_to_save: {} is of a hyper-connection, which is not supported",
+                       holders.front());
     for (const LoraTarget& target : targets) {
       if (has_part(target.module, holders.front()))
         throw InputError("LoRA modules_to_save: {} is also a target of the adapter", target.module);

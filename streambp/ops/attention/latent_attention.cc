@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "streambp/memory/meter.h"
+#include "streambp/ops/attention/attention_sinks.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/dry_run.h"
 #include "streambp/ops/sum_dtype.h"
@@ -147,6 +148,7 @@ AttentionBlock forward(const LatentCall& call) {
     if (!all.remainder.defined()) all.remainder = at::empty_like(all.output);
     group.part_of(all.remainder).copy_(part.remainder.narrow(2, 0, call.heads.value));
   });
+  if (call.settings.sinks != nullptr) add_sinks(all, call.settings.sinks->value);
   return all;
 }
 
@@ -181,6 +183,7 @@ std::vector<at::Tensor> backward_picked(const LatentCall& call, const at::Tensor
 
 std::vector<at::Tensor> backward(const LatentCall& call, const at::Tensor& dy, const AttentionBlock& saved) {
   const at::NoGradGuard no_grad;
+  if (call.settings.sinks != nullptr) accumulate_sinks(*call.settings.sinks, dy, saved);
   if (call.picks()) return backward_picked(call, dy, saved);
   at::Tensor d_q = at::empty(call.q.sizes(), call.q.options());
   const at::Tensor d_latents = wide_zeros(call.latents), d_rotated = wide_zeros(call.rotated);

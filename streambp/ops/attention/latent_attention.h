@@ -38,8 +38,8 @@ int64_t latent_group(const LatentHeads& heads, int64_t tokens, int64_t element_s
 /// attention(), or where `picked` says which rows are seen picked_attention(), for q [n, H, nope + rope],
 /// whose last entries are rotated, over the keys and values of `latents` [n, 1, L] and `rotated` [n, 1,
 /// rope], and of those of `prefix`, its keys and values. Returns [n, H, value]. Keeps q, the latents, the
-/// result and its log-sum-exps. The backward pass adds the gradient of the projection, which must outlive the
-/// graph, and the prefix's where somebody wants them.
+/// result and its log-sum-exps. The backward pass adds the gradients of the projection and of sinks, which
+/// must outlive the graph, and the prefix's where somebody wants them.
 at::Tensor latent_attention(const at::Tensor& q, const at::Tensor& latents, const at::Tensor& rotated,
                             const std::vector<int64_t>& offsets, const Prefix& prefix,
                             const AttentionSettings& settings, const LatentHeads& heads,

@@ -30,6 +30,7 @@ class LayerFlops {
       attention_ = 2.0 * static_cast<double>(latent.heads.heads * latent.heads.width()) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
       for (const Linear* map : latent.query_maps()) queries_.add(*map);
+      if (latent.gate_proj != nullptr) queries_.add(*latent.gate_proj);
       keys_values_.add(*latent.kv_a_proj);
       expansion_.add(*latent.kv_b_proj);
       indexer_ = indexer_flops(weights, lengths);
@@ -42,6 +43,10 @@ class LayerFlops {
     }
     if (weights.o_proj != nullptr) output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);
+    keys_values_.add(weights.into_attention);
+    // As often as the layer: what they give is no norm's, and nothing of them is kept.
+    for (const StreamGates* gates : {&weights.out_of_attention, &weights.into_mlp, &weights.out_of_mlp})
+      down_.add(*gates);
   }
 
   double forward(const LayerRuns& runs) const {
@@ -83,7 +88,8 @@ double head_flops(const Model& model, const Objective& objective, const Settings
   const double runs = streamed && !objective.separable() ? 2.0 : 1.0;
   MapFlops head, theirs;
   head.add(model.head());
-  if (teacher != nullptr) theirs.add(teacher->head());
+  head.add(model.head_gates());
+  if (teacher != nullptr) theirs.add(teacher->head()), theirs.add(teacher->head_gates());
   return rows * (runs * (head.forward + theirs.forward) + head.backward);
 }
 

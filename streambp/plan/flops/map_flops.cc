@@ -31,6 +31,14 @@ void MapFlops::add(const Linear& map, double share) {
   }
 }
 
+void MapFlops::add(const StreamGates& gates) {
+  if (!gates.are_there()) return;
+  const double product = 2.0 * elements(gates.fn->value);
+  forward += product;
+  backward += product * (gates.fn->trainable() ? 3.0 : 2.0);
+  again += product;
+}
+
 double mlp_width(const Config& config, int64_t layer) {
   const MixtureSettings& mixture = config.mixture;
   int64_t width = 0;

@@ -12,11 +12,14 @@ namespace streambp::plan {
 struct MapFlops {
   double forward = 0.0;
   double backward = 0.0;
-  double again =
-      0.0;  // of `backward`: products of adapters that the forward pass or the input's gradient had
+  double again = 0.0;  // of `backward`: products of adapters, or gates, that the forward pass or the input's
+                       // gradient had
 
   /// `share`: how often a token meets the map.
   void add(const Linear& map, double share = 1.0);
+
+  /// Gates of streams, which the backward pass computes again; without any nothing.
+  void add(const StreamGates& gates);
 };
 
 /// Numbers of a token between the products of a layer's MLP, or of its chosen experts.

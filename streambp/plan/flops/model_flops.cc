@@ -35,6 +35,7 @@ std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& we
   if (weights.latent.kv_b_proj == nullptr) return weights.projections();  // none without a first half
   std::vector<const Linear*> maps = weights.latent.query_maps();
   maps.insert(maps.end(), {weights.latent.kv_a_proj, weights.latent.kv_b_proj});
+  if (weights.latent.gate_proj != nullptr) maps.push_back(weights.latent.gate_proj);
   return maps;
 }
 
@@ -71,6 +72,9 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     }
     for (const Linear* map : maps_before_attention(weights)) maps.add(*map);
     add_mlp(weights, maps, maps);
+    for (const StreamGates* gates :
+         {&weights.into_attention, &weights.out_of_attention, &weights.into_mlp, &weights.out_of_mlp})
+      maps.add(*gates);
     const bool goes_back = static_cast<int64_t>(i) >= model.lowest_trainable_layer();
     add(maps, goes_back);
     if (recurrent && weights.o_proj == nullptr) continue;
@@ -87,6 +91,7 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
   if (!model.has_head()) return flops;
   MapFlops head;
   head.add(model.head());
+  head.add(model.head_gates());
   add(head, /*goes_back=*/true);
   return flops;
 }

@@ -11,6 +11,7 @@
 
 #include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
+#include "streambp/model/final_rows.h"
 #include "verify/diagnose/wrong_engine/config_changes.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
@@ -55,7 +56,7 @@ class LayerPass {
     const Stream stream = model_.prepare(wrong_.batch);
     const at::Tensor hidden = through_layers(model_, stream, model_.embed(wrong_.batch.tokens), unused);
     HeadInputs found;
-    found.normed = own_ops().rms_norm(hidden, model_.norm());
+    found.normed = final_rows(model_, hidden);
     found.logits = logits_of(found.normed) / temperature;
     return found;
   }
@@ -270,7 +271,7 @@ class LayerPass {
                           const HeadRequest& request) const {
     if (!request.needs_targets_alone() || request.values || request.pooling != Pooling::kNone)
       throw InputError("--diagnose: a rounded probability of targets where more is asked for");
-    const at::Tensor normed = own_ops().rms_norm(hidden, model_.norm()).index_select(0, scored.indices);
+    const at::Tensor normed = final_rows(model_, hidden).index_select(0, scored.indices);
     const at::Tensor logits = logits_of(normed) / request.temperature;
     const at::Tensor targets = scored.targets.unsqueeze(1);
     const at::Tensor p = at::softmax(logits.detach(), -1).gather(1, targets);

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from .._batch import mask_of_columns
 from .._library import InputError
 from .._live_model.attention import CACHES, check_keywords, mask_as_run
-from .._live_model.decoder import FOR_TOWERS, check_text_tokens, last_norm, model_class, text_config
+from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, model_class, text_config
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
 from .streamed_layers import StreamedLayer
@@ -77,7 +77,7 @@ def backbone_forward(call, *args, **kwargs):
             stream.router_logits += [logits] if logits.numel() else []
     if packed is not None:
         return hidden, stream
-    hidden = stream.unpack(last_norm(call.module)(hidden))
+    hidden = stream.unpack(final_rows(call.module, hidden))
     of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
     kind = MoeModelOutputWithPast if has_experts(call.module.config) else BaseModelOutputWithPast
     output = kind(last_hidden_state=hidden, **of_routers)
@@ -158,7 +158,7 @@ def _asked(config, given, name):
 
 
 def _start(state, given):
-    """(Stream, packed embeddings [N, D])."""
+    """(Stream, packed embeddings [N, D], once for each residual stream)."""
     input_ids, embeddings = given.get("input_ids"), given.get("inputs_embeds")
     if (input_ids is None) == (embeddings is None):
         raise ValueError("You must specify exactly one of input_ids or inputs_embeds")
@@ -183,7 +183,7 @@ def _start(state, given):
     mask = mask_as_run(state.base, mask, positions, input_ids.shape[0])
     routes = _asked(state.backbone.config, given, "output_router_logits")
     stream = Stream(state.configuration(), state.chunk, input_ids, mask, positions, routes)
-    hidden = stream.pack(embeddings)
+    hidden = into_streams(state.backbone, stream.pack(embeddings))
     if torch.is_grad_enabled() and state.base.training:
         stream.keep = state.spend(hidden)
     return stream, hidden
@@ -219,7 +219,7 @@ def causal_forward(call, *args, **kwargs):
 
     hidden, stream = packed_hidden(call, given, look)
     loss = streamed_loss(state, stream, hidden, found[0], items)
-    logits = state.head.lazy(lambda: BaseModelOutputWithPast(last_hidden_state=stream.unpack(last_norm(state.backbone)(hidden))), stream.inputs[0], hidden)
+    logits = state.head.lazy(lambda: BaseModelOutputWithPast(last_hidden_state=stream.unpack(final_rows(state.backbone, hidden))), stream.inputs[0], hidden)
     balance = balance_of(call, stream, given.get("attention_mask"))
     if balance is not None:
         of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream), "logits": logits}

@@ -150,8 +150,8 @@ class Patched(Lane):
             for name, module in layer.named_modules():
                 if module is not layer:
                     check_hooks_of(f"model.layers.{index}.{name}", module)
-        for name in ("norm", "lm_head"):
-            module = getattr(self.backbone if name == "norm" else self.base, name, None)
+        for name in ("hc_head", "norm", "lm_head"):
+            module = getattr(self.base if name == "lm_head" else self.backbone, name, None)
             if module is not None:
                 check_hooks_of(name, module)
 

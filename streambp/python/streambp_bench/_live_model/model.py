@@ -16,15 +16,17 @@ import torch
 
 from .._library import InputError, checked, library
 from .adapters import base_name, find_adapter, is_adapter_name
-from .decoder import decoder, is_whole, last_norm, model_class, text_class_name, text_config, text_name
+from .decoder import decoder, has_streams, is_whole, last_norm, model_class, text_class_name, text_config, text_name
 from .families import ENGINE_NAMES, ENGINE_PARTS, NOT_RUN, WHOLE_EXPERTS
 from .refusals import check_class
 from .state import module_settings, notes_on
 
 DTYPES = {torch.float64: "float64", torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 CORRECTIONS = (".e_score_correction_bias", ".expert_bias")  # a router's buffer, or ERNIE's parameter
-# Parameters that transformers keeps in float32 whatever the model's dtype: an indexer's weights of its heads.
-WIDE = (*CORRECTIONS, ".indexer.weights_proj.weight", ".indexer.weights_proj.base_layer.weight")
+# Parameters that transformers keeps in float32 whatever the model's dtype: an indexer's weights of its heads, those of hyper-connections.
+HYPER = tuple(f".{module}.{name}" for module in ("attn_hc", "ffn_hc") for name in ("fn", "base", "scale")) + (
+    ".hc_head.hc_fn", ".hc_head.hc_base", ".hc_head.hc_scale")  # trained, unlike the others
+WIDE = (*CORRECTIONS, *HYPER, ".indexer.weights_proj.weight", ".indexer.weights_proj.base_layer.weight")
 BUFFERS = (*CORRECTIONS, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 
@@ -109,6 +111,9 @@ class Weights:
         head = [(name, parameter) for name, parameter in taking_part if name.startswith(self._of_head)]
         first_name, first = next(pair for pair in taking_part if not pair[0].startswith(self._of_head))
         half = first.dtype in (torch.bfloat16, torch.float16)
+        if half and any(name.endswith(HYPER) for name, _ in taking_part):
+            raise InputError(f"{self.class_name} in {_short(first.dtype)}: transformers keeps its routers, sinks and hyper-connections in float32, and the engine takes "
+                             "one dtype here; patch(model, lane=\"module\") streams it by its own code, or convert the model with model.float()")
         head_dtype = torch.float32 if half and head and all(parameter.dtype == torch.float32 for _, parameter in head) else first.dtype
         for name, parameter in taking_part:
             expected = head_dtype if name.startswith(self._of_head) else first.dtype
@@ -146,7 +151,8 @@ class Weights:
 
     def head_names(self):
         """Names of the final norm's and the head's parameters; a tied head's is the embedding's."""
-        modules = [last_norm(decoder(self.base))] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
+        of_streams = [decoder(self.base).hc_head] if has_streams(decoder(self.base)) else []
+        modules = [*of_streams, last_norm(decoder(self.base))] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
                                             if module is not None]
         own = [name for module in modules for name in self.names_of(module)]
         tied = isinstance(getattr(self.base, "lm_head", None), torch.nn.Module) and self._tied

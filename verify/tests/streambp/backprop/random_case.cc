@@ -138,6 +138,7 @@ class RandomSizes {
     for (const char* key : {"first_k_dense_replace", "num_dense_layers", "moe_layer_start_index"}) {
       if (config_.contains(key)) set(key, std::min(config_[key].get<int>(), layers - 1));
     }
+    set("hc_mult", 1 + draw_.groups);
     // Two layers, one of each kind, are below those that share.
     if (config_.contains("num_kv_shared_layers")) set("num_kv_shared_layers", std::max(layers - 2, 0));
   }

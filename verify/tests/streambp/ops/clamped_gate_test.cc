@@ -128,6 +128,28 @@ TEST(ClampedGate, HasNoSlopeBeyondItsLimits) {
     EXPECT_EQ(d_gate_up[0][i].item<double>() != 0.0, expected[static_cast<size_t>(i)]) << i;
 }
 
+TEST(LimitedGate, CutsBothProjectionsOffBeforeTheActivation) {
+  constexpr double kLimit = 0.8;
+  for (const int64_t rows : {1, 23}) {
+    Parameter gate = parameter(random({kWidth, kHidden}, 11)), up = parameter(random({kWidth, kHidden}, 12)),
+              down = parameter(random({kHidden, kWidth}, 13));
+    const Linear gate_map{"gate_proj", &gate}, up_map{"up_proj", &up}, down_map{"down_proj", &down};
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+      GatedMlp mlp{&gate_map, &up_map, &down_map, activation};
+      mlp.limit = kLimit;
+      expect_same(
+          {random({rows, kHidden}, 14)}, {&gate, &up, &down},
+          [&](const std::vector<at::Tensor>& x) { return gated_mlp({}, x[0], mlp); },
+          [&](const std::vector<at::Tensor>& x, const std::vector<at::Tensor>& w) {
+            const at::Tensor g = at::mm(x[0], w[0].t()).clamp_max(kLimit);
+            const at::Tensor u = at::mm(x[0], w[1].t()).clamp(-kLimit, kLimit);
+            return at::mm((activation == Activation::kSilu ? at::silu(g) : at::gelu(g, "tanh")) * u,
+                          w[2].t());
+          });
+    }
+  }
+}
+
 /// The two tensors and their biases that hold all experts, and the maps of each over parts of them.
 struct Stored {
   std::vector<Parameter> whole;  // router, its bias, gate_up_proj, its bias, down_proj, its bias

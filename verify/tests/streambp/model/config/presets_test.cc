@@ -29,7 +29,8 @@ const std::map<std::string, double> kRounded = {{"deepseek-v3", 671.0},      {"k
                                                 {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
 
 // As transformers' classes count them, the larger two Commands by hand from their sizes. LFM2's, Kimi
-// Linear's, DeepSeek V3.2's, Step 3.7's and GLM-5's classes have their routers' corrections as buffers.
+// Linear's, DeepSeek V3.2's, Step 3.7's, GLM-5's and Hunyuan 4's classes have their routers' corrections as
+// buffers.
 const std::map<std::string, int64_t> kOfClasses = {{"command-r-35b", 34'980'831'232},
                                                    {"command-r7b", 8'028'033'024},
                                                    {"command-a-111b", 111'057'580'032},
@@ -44,6 +45,7 @@ const std::map<std::string, int64_t> kOfClasses = {{"command-r-35b", 34'980'831'
                                                    {"lfm2-1.2b", 1'170'340'608},
                                                    {"lfm2-8b-a1b", 8'339'929'856 + 22 * 32},
                                                    {"deepseek-v3.2-exp", 671'877'929'216 + 58 * 256},
+                                                   {"hy4-preview", 58'278'193'133 + 33 * 256},
                                                    {"kimi-linear-48b-a3b", 49'122'675'072 + 26 * 256},
                                                    {"step-3.7-flash", 196'956'118'272 + 42 * 288},
                                                    {"glm-5", 743'911'199'232 + 75 * 256}};

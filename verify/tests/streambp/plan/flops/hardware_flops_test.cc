@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,24 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
     expect_all_as_executed(adapted, equality_batch("three", 23, vocabulary, 5), "sft", {},
                            std::string(name) + ", LoRA");
   }
+}
+
+// Of rows that see all rows up to themselves, since picked ones are products under a mask.
+TEST(HardwareFlops, CountTheGatesOfStreams) {
+  nlohmann::json config = nlohmann::json::parse(preset_json("hy-v4-tiny"));
+  config["index_topk"] = 64;
+  Model model = Model::random(parse_config(config.dump(), "hy-v4-tiny"),
+                              {.dtype = at::kDouble, .gradient_dtype = at::kDouble}, 3);
+  expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5), "sft", {},
+                         "hy-v4-tiny");
+  Model adapted = Model::random(model.config(),
+                                {.dtype = at::kDouble,
+                                 .gradient_dtype = at::kDouble,
+                                 .trainable = [](const std::string&) { return false; }},
+                                3);
+  adapted.attach_adapters({3, 6.0, false, {kAllLinear}}, 7);
+  expect_all_as_executed(adapted, equality_batch("three", 23, model.config().vocab_size, 5), "sft", {},
+                         "hy-v4-tiny, LoRA");
 }
 
 TEST(HardwareFlops, LeaveOutWhatIsFrozen) {

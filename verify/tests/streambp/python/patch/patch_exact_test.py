@@ -44,7 +44,7 @@ class PatchExact(unittest.TestCase):
         print(f"families: {worst:.1e}, limit {LIMIT:.0e}")
 
     def test_packed(self):
-        for name in ("qwen3", "mistral", "gemma3", "llama-dynamic", "deepseek-v32", "glm-moe-dsa"):
+        for name in ("qwen3", "mistral", "gemma3", "llama-dynamic", "deepseek-v32", "glm-moe-dsa", *(("hy-v4",) if "hy-v4" in FAMILIES else ())):
             vocab = min(61, load(name).config.vocab_size)
             error = self.check(name, packed_batch(vocab, (9, 14, 6)), "packed", (5, "auto"))
             print(f"{name}, packed: {error:.1e}")
