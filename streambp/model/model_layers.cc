@@ -380,13 +380,13 @@ DecoderLayer Model::make_layer(int64_t index) {
   }
   if (config_.has_per_layer_inputs()) weights.per_layer = make_per_layer_input(prefix, index);
   if (config_.layer_scalar) weights.layer_scalar = &parameter(prefix + "layer_scalar");
-  const auto limit_activated = [&](GatedMlp& mlp, bool of_expert) {
+  const auto limit_activated = [&](GatedMlp& of, bool of_expert) {
     const double limit = config_.mlp_limit(index, of_expert);
-    if (limit > 0.0) mlp.limit = limit, mlp.limits_activated = true;
+    if (limit > 0.0) of.limit = limit, of.limits_activated = true;
   };
   for (GatedMlp& expert : weights.mixture.experts) limit_activated(expert, /*of_expert=*/true);
-  for (GatedMlp* const mlp : {&weights.mlp, &weights.mixture.shared_expert})
-    limit_activated(*mlp, /*of_expert=*/false);
+  limit_activated(weights.mlp, /*of_expert=*/false);
+  limit_activated(weights.mixture.shared_expert, /*of_expert=*/false);
   return {config_, index, std::move(weights)};
 }
 
