@@ -1,7 +1,7 @@
 #include "reference/decoder.h"
 
 #include "reference/layers.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 #include "reference/require.h"
 
 namespace streambp::STREAMBP_REFERENCE {

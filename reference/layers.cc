@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "reference/mixture.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 #include "reference/require.h"
 
 namespace streambp::STREAMBP_REFERENCE {

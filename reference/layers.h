@@ -8,7 +8,7 @@
 
 #include "reference/config.h"
 #include "reference/mixture.h"
-#include "reference/ops_layer.h"
+#include "reference/ops/ops_layer.h"
 #include "reference/tape.h"
 
 namespace streambp::STREAMBP_REFERENCE {

@@ -5,7 +5,7 @@
 
 #include "reference/layers.h"
 #include "reference/mixture.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "reference/layers.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 

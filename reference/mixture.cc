@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 #include "reference/require.h"
 
 namespace streambp::STREAMBP_REFERENCE {

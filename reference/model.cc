@@ -6,7 +6,7 @@
 #include <string>
 
 #include "reference/mixture.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 #include "reference/require.h"
 
 namespace streambp::STREAMBP_REFERENCE {

@@ -6,7 +6,7 @@
     python scripts/make_goldens.py --check DIR                computes the SFT cases of DIR again and prints the differences
 
 Needs torch 2.11.0 and transformers 5.23.0, or for models that these lack torch 2.15.0 and transformers 5.24.0, safetensors 0.8.0 and numpy, the topic policy TRL 1.16.0 and verl 0.9.1 too.
-verify/goldens/README.md says what the files hold, goldens/models.py which models there are. A case is written only if it passes every check of goldens/checks.py.
+verify/goldens/README.md says what the files hold, goldens/models/__init__.py which models there are. A case is written only if it passes every check of goldens/checks.py.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def make_case(root, model_name, batch_name, seed):
 
 
 def make_sft(root, names):
-    """DIR/cases/<model>-sft-<batch> for the models of goldens/models.py."""
+    """DIR/cases/<model>-sft-<batch> for the models of goldens/models/__init__.py."""
     for model_name in names or MODELS:
         spec = MODELS[model_name]
         write_model(root / "models" / model_name, spec)

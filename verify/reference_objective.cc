@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "reference/objectives.h"
+#include "reference/objectives/objectives.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
 

@@ -14,10 +14,10 @@
 #include "streambp/error.h"
 #include "streambp/ops/attention/attention_device.h"
 #include "streambp/ops/cuda/library.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/head/target_softmax.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/norm_rope.h"
-#include "streambp/ops/rows.h"
-#include "streambp/ops/target_softmax.h"
+#include "streambp/ops/rows/rows.h"
 #include "streambp/runtime/device.h"
 #include "streambp/runtime/torch_private.h"
 

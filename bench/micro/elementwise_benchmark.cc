@@ -6,9 +6,9 @@
 #include <ATen/ATen.h>
 
 #include "bench/micro/benchmark_work.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/head/target_softmax.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/norm_rope.h"
-#include "streambp/ops/target_softmax.h"
 
 namespace streambp::bench {
 namespace {

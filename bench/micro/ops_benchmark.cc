@@ -7,7 +7,7 @@
 #include "bench/micro/benchmark_work.h"
 #include "streambp/backprop/head/head.h"
 #include "streambp/ops/attention/attention.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/rms_norm.h"
 
 namespace streambp::bench {

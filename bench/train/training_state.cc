@@ -9,7 +9,7 @@
 #include "bench/cli/print.h"
 #include "bench/cli/records.h"
 #include "streambp/error.h"
-#include "streambp/model/config/preset_name.h"
+#include "streambp/model/config/presets/preset_name.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
 #include "streambp/runtime/output_file.h"

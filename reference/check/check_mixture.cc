@@ -10,7 +10,7 @@
 
 #include "reference/check/check_suite.h"
 #include "reference/mixture.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

@@ -10,8 +10,8 @@
 #include "reference/check/check_suite.h"
 #include "reference/mixture.h"
 #include "reference/model.h"
-#include "reference/objectives.h"
-#include "reference/ops.h"
+#include "reference/objectives/objectives.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "reference/check/check_suite.h"
-#include "reference/objectives.h"
+#include "reference/objectives/objectives.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "reference/check/check_objectives.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

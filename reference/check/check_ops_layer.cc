@@ -4,7 +4,7 @@
 #include <complex>
 
 #include "reference/check/check_suite.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "reference/check/check_suite.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

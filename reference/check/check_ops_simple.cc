@@ -3,7 +3,7 @@
 #include <numbers>
 
 #include "reference/check/check_suite.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "reference/check/check_suite.h"
-#include "reference/objectives.h"
-#include "reference/ops.h"
+#include "reference/objectives/objectives.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

@@ -16,8 +16,8 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INC
   PATTERN backprop/passes.h EXCLUDE
   PATTERN model/config/config_reader.h EXCLUDE
   PATTERN model/config/rope_defaults.h EXCLUDE
-  PATTERN model/config/presets_longrope.h EXCLUDE
-  PATTERN model/config/presets_recurrent.h EXCLUDE
+  PATTERN model/config/presets/presets_longrope.h EXCLUDE
+  PATTERN model/config/presets/presets_recurrent.h EXCLUDE
   PATTERN model/files/stored_parts.h EXCLUDE
   PATTERN model/files/strict_json.h EXCLUDE
   PATTERN torch_headers.h EXCLUDE)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from goldens.family_models import FAMILIES
+from goldens.models.family_models import FAMILIES
 from goldens.specs import COMMON, Batch, Model, rope
 
 SMALL = "llama-small"

@@ -23,7 +23,7 @@ ROOMS = {
     "streambp/runtime": _BASE,
     "streambp/runtime/device.cc": [*_LOW, "streambp/ops"],  # opening a GPU loads our kernels for it
     "streambp/ops": _OPS,
-    "streambp/ops/cpu": ["streambp/error.h", "streambp/ops/activation.h", "streambp/ops/attention/attention_blocks.h"],
+    "streambp/ops/cpu": ["streambp/error.h", "streambp/ops/mlp/activation.h", "streambp/ops/attention/attention_blocks.h"],
     "streambp/ops/cuda": [*_LOW, "streambp/ops/cpu/elementwise.h"],  # formulas that both have
     "streambp/model": _OPS,
     "streambp/objective": _MODEL,

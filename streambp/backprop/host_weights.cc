@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "streambp/memory/meter.h"
-#include "streambp/model/value_memory.h"
+#include "streambp/model/layers/value_memory.h"
 
 namespace streambp {
 

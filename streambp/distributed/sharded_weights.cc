@@ -6,7 +6,7 @@
 #include "streambp/distributed/transport/communication_thread.h"
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
-#include "streambp/model/value_memory.h"
+#include "streambp/model/layers/value_memory.h"
 
 namespace streambp {
 

@@ -5,7 +5,7 @@
 
 #include "streambp/model/batch.h"
 #include "streambp/model/config/config.h"
-#include "streambp/ops/router_choices.h"
+#include "streambp/ops/mlp/router_choices.h"
 
 namespace streambp {
 

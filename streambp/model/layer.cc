@@ -7,7 +7,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/model/config/family.h"
 #include "streambp/ops/differentiable.h"
-#include "streambp/ops/gated_output.h"
+#include "streambp/ops/mlp/gated_output.h"
 #include "streambp/ops/norm_rope.h"
 
 namespace streambp {

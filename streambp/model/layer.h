@@ -8,15 +8,15 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/config/config.h"
-#include "streambp/model/delta_rule_layer.h"
-#include "streambp/model/latent_layer.h"
+#include "streambp/model/layers/delta_rule_layer.h"
+#include "streambp/model/layers/latent_layer.h"
+#include "streambp/model/layers/per_layer_input.h"
 #include "streambp/model/model_ops.h"
-#include "streambp/model/per_layer_input.h"
 #include "streambp/ops/attention/attention.h"
 #include "streambp/ops/hyper_connection.h"
 #include "streambp/ops/linear.h"
-#include "streambp/ops/mixture.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/mlp/mixture.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
 

@@ -16,7 +16,7 @@
 #include "streambp/model/quantized/quantized_weights.h"
 #include "streambp/model/quantized/unpack.h"
 #include "streambp/ops/dry_run.h"
-#include "streambp/ops/rows.h"
+#include "streambp/ops/rows/rows.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {

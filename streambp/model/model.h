@@ -17,8 +17,8 @@
 #include "streambp/model/config/config.h"
 #include "streambp/model/files/checkpoint.h"
 #include "streambp/model/layer.h"
+#include "streambp/model/layers/shared_keys_values.h"
 #include "streambp/model/lora/lora.h"
-#include "streambp/model/shared_keys_values.h"
 
 namespace streambp {
 

@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/scored.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
 

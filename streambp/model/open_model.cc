@@ -8,7 +8,7 @@
 
 #include "streambp/error.h"
 #include "streambp/model/config/config_notes.h"
-#include "streambp/model/config/preset_name.h"
+#include "streambp/model/config/presets/preset_name.h"
 #include "streambp/model/files/model_files.h"
 #include "streambp/model/quantized/packed.h"
 #include "streambp/model/quantized/quantization.h"

@@ -68,7 +68,7 @@ struct HeadRequest {
   }
 };
 
-/// The load-balancing loss of a mixture's routers (ops/mixture.h) in an objective's loss.
+/// The load-balancing loss of a mixture's routers (ops/mlp/mixture.h) in an objective's loss.
 struct RouterLoss {
   bool always = false;                // also where config.json has it off (output_router_logits)
   std::optional<double> coefficient;  // instead of config.json's router_aux_loss_coef

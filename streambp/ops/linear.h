@@ -8,7 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/ops/parameter.h"
-#include "streambp/ops/rows.h"
+#include "streambp/ops/rows/rows.h"
 
 namespace streambp {
 

@@ -1,7 +1,7 @@
 #include "streambp/ops/parameter.h"
 
+#include "streambp/ops/head/wide_product.h"
 #include "streambp/ops/sum_dtype.h"
-#include "streambp/ops/wide_product.h"
 
 namespace streambp {
 void accumulate_product(Parameter& parameter, const at::Tensor& rows, const at::Tensor& inputs,

@@ -7,10 +7,10 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "streambp/ops/linear.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
-#include "streambp/ops/rows.h"
+#include "streambp/ops/rows/rows.h"
 #include "streambp/runtime/torch_private.h"
 #include "verify/long/case.h"
 #include "verify/long/truth.h"

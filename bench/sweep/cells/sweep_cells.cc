@@ -7,7 +7,7 @@
 #include "bench/cli/records.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
-#include "streambp/model/config/preset_name.h"
+#include "streambp/model/config/presets/preset_name.h"
 #include "streambp/model/given_experts.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/scored.h"

@@ -16,8 +16,8 @@
 #include "streambp/model/final_rows.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/dry_run.h"
+#include "streambp/ops/head/target_softmax.h"
 #include "streambp/ops/sum_dtype.h"
-#include "streambp/ops/target_softmax.h"
 
 namespace streambp {
 namespace {

@@ -1,7 +1,7 @@
 #include "streambp/backprop/head/head_chunk.h"
 
 #include "streambp/memory/meter.h"
-#include "streambp/ops/rows.h"
+#include "streambp/ops/rows/rows.h"
 
 namespace streambp {
 

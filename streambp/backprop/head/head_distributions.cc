@@ -4,8 +4,8 @@
 #include "streambp/backprop/head/head_chunk.h"
 #include "streambp/backprop/head/head_divergence.h"
 #include "streambp/memory/meter.h"
-#include "streambp/ops/target_head.h"
-#include "streambp/ops/target_softmax.h"
+#include "streambp/ops/head/target_head.h"
+#include "streambp/ops/head/target_softmax.h"
 
 namespace streambp {
 namespace {

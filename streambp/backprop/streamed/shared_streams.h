@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "streambp/backprop/streamed/key_values.h"
-#include "streambp/model/shared_keys_values.h"
+#include "streambp/model/layers/shared_keys_values.h"
 
 namespace streambp {
 

@@ -7,7 +7,7 @@
 #include "streambp/backprop/streamed/carry_stream.h"
 #include "streambp/distributed/sequence/row_routes.h"
 #include "streambp/distributed/transport/communicator.h"
-#include "streambp/model/shared_keys_values.h"
+#include "streambp/model/layers/shared_keys_values.h"
 
 namespace streambp {
 

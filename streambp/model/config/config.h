@@ -13,7 +13,7 @@
 
 #include "streambp/model/config/parameter_names.h"
 #include "streambp/model/config/parameter_shapes.h"
-#include "streambp/ops/activation.h"
+#include "streambp/ops/mlp/activation.h"
 
 namespace streambp {
 

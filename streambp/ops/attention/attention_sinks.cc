@@ -1,6 +1,6 @@
 #include "streambp/ops/attention/attention_sinks.h"
 
-#include "streambp/ops/row_runs.h"
+#include "streambp/ops/rows/row_runs.h"
 
 namespace streambp {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "streambp/ops/activation.h"
 #include "streambp/ops/cpu/number.h"
+#include "streambp/ops/mlp/activation.h"
 
 namespace streambp::cpu {
 

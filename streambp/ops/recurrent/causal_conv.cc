@@ -6,7 +6,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/fused.h"
-#include "streambp/ops/row_sequences.h"
+#include "streambp/ops/rows/row_sequences.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {

@@ -7,7 +7,7 @@
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/recurrent/delta_rule_blocks.h"
 #include "streambp/ops/recurrent/delta_rule_fused.h"
-#include "streambp/ops/row_sequences.h"
+#include "streambp/ops/rows/row_sequences.h"
 #include "streambp/ops/sum_dtype.h"
 
 namespace streambp {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "reference/check/check.h"
-#include "reference/objectives.h"
+#include "reference/objectives/objectives.h"
 #include "verify/tests/reference/gemma4_testing.h"
 
 namespace streambp::reference {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "reference/check/check.h"
-#include "reference/objectives.h"
-#include "reference/ops.h"
+#include "reference/objectives/objectives.h"
+#include "reference/ops/ops.h"
 #include "verify/tests/reference/model_testing.h"
 
 namespace streambp::reference {

@@ -8,7 +8,7 @@
 
 #include "reference/check/check.h"
 #include "reference/mixture.h"
-#include "reference/objectives.h"
+#include "reference/objectives/objectives.h"
 #include "verify/tests/reference/model_testing.h"
 
 namespace streambp::reference {

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "reference/check/check.h"
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 #include "verify/tests/reference/model_testing.h"
 
 namespace streambp::reference {

@@ -9,8 +9,8 @@
 #include <stdexcept>
 
 #include "reference/check/check.h"
-#include "reference/objectives.h"
-#include "reference/ops.h"
+#include "reference/objectives/objectives.h"
+#include "reference/ops/ops.h"
 #include "verify/tests/reference/model_testing.h"
 
 namespace streambp::reference {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "reference/model.h"
-#include "reference/objectives.h"
+#include "reference/objectives/objectives.h"
 
 namespace streambp::reference {
 

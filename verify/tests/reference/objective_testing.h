@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <vector>
 
-#include "reference/objectives.h"
-#include "reference/ops.h"
+#include "reference/objectives/objectives.h"
+#include "reference/ops/ops.h"
 #include "verify/tests/reference/model_testing.h"
 
 namespace streambp::reference {

@@ -1,6 +1,6 @@
 // The reference's operations against differences and second formulas, the corners that differences cannot
 // judge, and the checker itself against operations that are wrong on purpose.
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 #include <cmath>
 #include <cstdio>

@@ -3,7 +3,7 @@
 #ifdef STREAMBP_REFERENCE_IN_EXTENDED_PRECISION
 #include "reference/check/truth_of.h"
 #endif
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <stdexcept>
 
-#include "reference/ops.h"
+#include "reference/ops/ops.h"
 #include "reference/rope_frequencies.h"
 
 namespace streambp::reference {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "streambp/ops/fused.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/head/target_softmax.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/norm_rope.h"
-#include "streambp/ops/target_softmax.h"
 #include "verify/tests/on_threads.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 

@@ -13,10 +13,10 @@
 #include "streambp/backprop/wide_gradients.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/linear.h"
-#include "streambp/ops/mixture.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/mlp/mixture.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/rms_norm.h"
-#include "streambp/ops/rows.h"
+#include "streambp/ops/rows/rows.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {

@@ -9,7 +9,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/linear.h"
-#include "streambp/ops/mlp.h"
+#include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"

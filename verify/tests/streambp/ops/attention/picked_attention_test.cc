@@ -7,7 +7,7 @@
 
 #include "streambp/ops/attention/indexer.h"
 #include "streambp/ops/attention/latent_attention.h"
-#include "streambp/ops/row_picks.h"
+#include "streambp/ops/rows/row_picks.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 
 namespace streambp {

@@ -1,0 +1,66 @@
+"""The tiny models most of whose layers are short convolutions between two gates: LFM2 and its mixture. Some rows are shorter than a kernel."""
+
+from goldens.models.family_models import ALL, ONE, OTHER_EPS
+from goldens.models.recurrent_models import SHORT
+from goldens.specs import Model
+
+CONVOLUTION_MODELS = {
+    # Layer 1 attends; the width of MLPs is worked out: 14 of 13.
+    "lfm2": Model(
+        "lfm2",
+        seed=510,
+        settings={
+            **OTHER_EPS,
+            "norm_eps": 1e-3,
+            "intermediate_size": 20,
+            "num_hidden_layers": 3,
+            "block_multiple_of": 7,
+            "layer_types": ["conv", "full_attention", "conv"],
+            "tie_word_embeddings": True,
+        },
+        legacy={"full_attn_idxs": [1]},
+        batches={**ALL, **SHORT},
+    ),
+    # Layer 0 is a dense convolution; layer 2 attends, and both of its kind have experts.
+    "lfm2-moe": Model(
+        "lfm2_moe",
+        seed=512,
+        settings={
+            **OTHER_EPS,
+            "norm_eps": 1e-3,
+            "intermediate_size": 13,
+            "moe_intermediate_size": 5,
+            "num_hidden_layers": 3,
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "routed_scaling_factor": 1.7,
+            "layer_types": ["conv", "conv", "full_attention"],
+            "tie_word_embeddings": True,
+        },
+        legacy=None,
+        batches={**ALL, **SHORT},
+    ),
+    # Experts everywhere, chosen by scores alone, whose weights are no shares.
+    "lfm2-moe-scores": Model(
+        "lfm2_moe",
+        seed=513,
+        settings={
+            **OTHER_EPS,
+            "norm_eps": 1e-5,
+            "intermediate_size": 13,
+            "moe_intermediate_size": 5,
+            "num_hidden_layers": 2,
+            "num_dense_layers": 0,
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "use_expert_bias": False,
+            "norm_topk_prob": False,
+            "conv_L_cache": 2,
+            "layer_types": ["full_attention", "conv"],
+            "tie_word_embeddings": False,
+        },
+        legacy=None,
+        batches=ONE,
+    ),
+}

@@ -1,0 +1,70 @@
+// Latent attention instead of keys and values of every head (DeepSeek V3): the maps around
+// ops/latent_attention.h.
+#pragma once
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/model/config/config.h"
+#include "streambp/model/model_ops.h"
+#include "streambp/ops/attention/latent_attention.h"
+#include "streambp/ops/linear.h"
+#include "streambp/ops/rms_norm.h"
+#include "streambp/ops/rope.h"
+#include "streambp/ops/rows/row_picks.h"
+
+namespace streambp {
+
+/// The maps of an indexer, below self_attn.indexer. All null: a layer above another's picks.
+struct Indexer {
+  const Linear* wq_b = nullptr;                                  // [heads head_dim, q_lora_rank]
+  const Linear* wk = nullptr;                                    // [head_dim, D], with k_norm behind it
+  const Linear* weights_proj = nullptr;                          // [heads, D], in float32 or wider
+  const Parameter *norm_weight = nullptr, *norm_bias = nullptr;  // of k_norm, which removes the mean
+};
+
+/// Some rows of a stream, as their picks are found.
+struct PickingRows {
+  RowPicks* picks = nullptr;  // null: every row sees all rows up to itself
+  int64_t layer = 0;          // whose indexer picks: the rows' own, or one below
+  int64_t begin = 0;          // of the rows in the stream
+  int64_t sequence_begin = 0;
+};
+
+/// The maps, in the model's names below model.layers.N.self_attn.
+struct LatentAttention {
+  const Linear* gate_proj = nullptr;  // [H value, D], of a gate of what attention gives; null: there is none
+  const Linear* q_a_proj = nullptr;   // [q_lora_rank, D], with q_a_layernorm behind it; null: q_proj alone
+  const Linear* q_proj = nullptr;     // [H (nope + rope), D], or q_b_proj [H (nope + rope), q_lora_rank]
+  const Linear* kv_a_proj = nullptr;  // kv_a_proj_with_mqa [kv_lora_rank + rope, D]
+  const Linear* kv_b_proj = nullptr;  // [H (nope + value), kv_lora_rank]
+  RmsNorm q_a_norm, kv_a_norm;
+  bool interleaved = false;  // Config::rope_interleaved
+  bool rotates = true;       // Config::rotates
+  LatentHeads heads;
+  IndexerSettings indexing;  // of a model with indexers
+  Indexer indexer;
+
+  /// Those of the queries, one after another.
+  std::vector<const Linear*> query_maps() const;
+  bool trainable() const;
+};
+
+/// What is held of n tokens.
+struct LatentRows {
+  at::Tensor latents;  // [n, 1, kv_lora_rank], normed
+  at::Tensor rotated;  // [n, 1, rope]
+};
+
+/// Of x [n, D], what a layer's attention reads.
+LatentRows latent_rows(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table,
+                       const ModelOps& ops);
+
+/// The attention [n, H, value] of x [n, D], to be projected. `own` receives the carry of these rows.
+at::Tensor latent_forward(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table,
+                          const std::vector<int64_t>& offsets, const Prefix& prefix,
+                          const AttentionSettings& settings, const ModelOps& ops, const PickingRows& picking,
+                          LatentRows& own);
+
+}  // namespace streambp

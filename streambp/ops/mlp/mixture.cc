@@ -1,0 +1,342 @@
+#include "streambp/ops/mlp/mixture.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "streambp/memory/meter.h"
+#include "streambp/ops/differentiable.h"
+#include "streambp/ops/dry_run.h"
+#include "streambp/ops/rows/rows.h"
+#include "streambp/ops/sum_dtype.h"
+
+namespace streambp {
+namespace {
+
+/// One expert's tokens.
+struct Share {
+  size_t expert = 0;
+  at::Tensor indices;  // [r] int64: among the n * k choices, in the order of tokens
+  at::Tensor tokens;   // [r] int64: rows of x
+  at::Tensor weights;  // [r, 1], in the dtype of x
+  GatedMlpSaved saved;
+};
+
+/// What a forward pass leaves for the backward pass.
+struct Routing {
+  at::Tensor probabilities;  // [n, X], float32 or wider: the softmax, or the sigmoids
+  at::Tensor choices;        // [n, k] int64
+  at::Tensor top;            // [n, k]: the chosen experts' probabilities
+  std::vector<Share> shares;
+  std::vector<at::Tensor> untouched;  // in a dry run: as large as the shares that were not run
+};
+
+/// What the chosen experts' probabilities are divided by where they are normalised, [n, 1].
+at::Tensor divisor_of(const Routing& routing, const Mixture& settings) {
+  at::Tensor sum = routing.top.sum(1, /*keepdim=*/true);
+  if (settings.added_to_sum > 0.0) sum.add_(settings.added_to_sum);
+  return settings.least_sum > 0.0 ? sum.clamp_min_(settings.least_sum) : sum;
+}
+
+/// The chosen experts' shares, [n, k]: their weights before Mixture::scale.
+at::Tensor top_shares(const Routing& routing, const Mixture& settings) {
+  return settings.normalise ? routing.top / divisor_of(routing, settings) : routing.top;
+}
+
+/// Each choice's factor of its own, [n, k], in the dtype of the probabilities.
+at::Tensor expert_scales(const Routing& routing, const Mixture& settings) {
+  const at::Tensor& scales = settings.expert_scale->value;
+  return scales.to(routing.top.scalar_type())
+      .index_select(0, routing.choices.flatten())
+      .view(routing.choices.sizes());
+}
+
+at::Tensor weights_of(const Routing& routing, const Mixture& settings) {
+  at::Tensor shares = top_shares(routing, settings);
+  if (settings.expert_scale != nullptr) shares = shares * expert_scales(routing, settings);
+  return settings.scale == 1.0 ? shares : shares * settings.scale;
+}
+
+/// The choices of each expert. In a dry run, where nobody chooses, all have the same load, and the first
+/// stands for all.
+std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings) {
+  const int64_t experts = static_cast<int64_t>(settings.experts.size());
+  std::vector<Share> shares;
+  if (!has_values(choices)) {
+    const at::Tensor indices = at::empty({(choices.numel() + experts - 1) / experts}, choices.options());
+    return {{.indices = indices, .tokens = at::empty_like(indices), .weights = {}, .saved = {}}};
+  }
+  const auto [sorted, order] = at::sort(choices.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  // Where each expert's choices begin: the one copy that the host waits for, as it sizes what follows.
+  const at::Tensor begins = at::searchsorted(sorted, at::arange(experts + 1, sorted.options())).to(at::kCPU);
+  const int64_t* const begin = begins.const_data_ptr<int64_t>();
+  for (int64_t expert = 0; expert < experts; ++expert) {
+    const int64_t rows = begin[expert + 1] - begin[expert];
+    if (rows == 0) continue;
+    const at::Tensor indices = order.narrow(0, begin[expert], rows);
+    shares.push_back({.expert = static_cast<size_t>(expert),
+                      .indices = indices,
+                      .tokens = indices.div(choices.size(1), "floor"),
+                      .weights = {},
+                      .saved = {}});
+  }
+  return shares;
+}
+
+/// The router's logits [n, X]. Those whose scores a correction next to them is to tell apart are summed in
+/// float32 or wider, as in transformers.
+at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
+  const Linear& router = *settings.router;
+  const at::ScalarType wide = sum_dtype(x);
+  if (settings.correction == nullptr || x.scalar_type() == wide) return linear_forward(router, x);
+  const at::Tensor rows = x.to(wide);
+  const auto transposed = [&](const Parameter& matrix) { return matrix.value.to(wide).t(); };
+  at::Tensor logits = at::mm(rows, transposed(*router.weight));
+  if (router.adapter && router.adapter->enabled) {
+    const LowRankAdapter& adapter = *router.adapter;
+    logits.addmm_(at::mm(rows, transposed(*adapter.a)), transposed(*adapter.b), /*beta=*/1, adapter.scale);
+  }
+  return logits;
+}
+
+/// [n, X], float32 or wider.
+at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const MixtureRun& run) {
+  const at::Tensor logits = logits_of(x, settings);
+  if (run.router != nullptr && run.router->logits.defined())
+    run.router->logits.narrow(0, run.begin, x.size(0)).copy_(logits);
+  const at::Tensor wide = logits.to(sum_dtype(x));
+  return settings.sigmoid ? at::sigmoid(wide) : at::softmax(wide, -1);
+}
+
+/// The chosen experts, [n, k] int64.
+at::Tensor choose(const at::Tensor& scores, const Mixture& settings) {
+  const int64_t k = settings.experts_per_token;
+  at::Tensor corrected =
+      settings.correction == nullptr ? scores : scores + settings.correction->value.flatten();
+  if (settings.topk_groups < settings.groups) {
+    const at::Tensor groups = corrected.view({scores.size(0), settings.groups, -1});
+    const at::Tensor best = std::get<0>(groups.topk(2, -1)).sum(-1);
+    const at::Tensor chosen = std::get<1>(best.topk(settings.topk_groups, -1));
+    const at::Tensor is_left_out = at::ones_like(best, at::kBool).scatter_(1, chosen, false);
+    corrected = groups.masked_fill(is_left_out.unsqueeze(-1), -std::numeric_limits<double>::infinity())
+                    .view(scores.sizes());
+  }
+  return std::get<1>(corrected.topk(k, -1));
+}
+
+/// Sets the probabilities and choices of `routing`, and the chosen experts' probabilities.
+void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
+  routing.probabilities = scores_of(x, settings, run);
+  if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
+  if (!routing.choices.defined()) {
+    routing.choices = choose(routing.probabilities, settings);
+    if (run.choices != nullptr) {
+      routing.choices = run.choices->with_given(run.layer, run.begin, routing.choices);
+      run.choices->keep(run.layer, run.begin, routing.choices);
+    }
+  }
+  routing.top = routing.probabilities.gather(1, routing.choices);
+  if (run.balance == nullptr) return;
+  // The loss is of the most probable experts, which a correction's choice, or given ones, need not be.
+  const bool given = run.choices != nullptr && run.choices->are_given(run.layer);
+  const at::Tensor most_probable =
+      settings.correction == nullptr && !given
+          ? routing.choices
+          : std::get<1>(routing.probabilities.topk(settings.experts_per_token, -1));
+  run.balance->count(routing.probabilities, most_probable, run.begin);
+}
+
+at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& of_router,
+                   const Mixture& settings, const MixtureRun& run, Routing& routing) {
+  const at::NoGradGuard no_grad;
+  at::Tensor y = run.graph_only ? unread(x) : residual.defined() ? residual.clone() : at::zeros_like(x);
+  const MemoryScope scope("MLP");  // all but the output, which is the caller's
+  route(of_router.defined() ? of_router : x, settings, run, routing);
+  const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
+  routing.shares = shares_of(routing.choices, settings);
+  for (Share& share : routing.shares) {
+    const GatedMlp& expert = settings.experts[share.expert];
+    share.weights = gather_rows(weights, share.indices);
+    if (run.graph_only) {
+      share.saved = save_gated(expert, gather_rows(x, share.tokens));
+    } else {
+      const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
+      add_sorted_rows(y, share.tokens, linear_forward(*expert.down_proj, product).mul_(share.weights));
+    }
+    share.saved.x.reset();  // gathered again: k copies of x would be more than the experts' own tensors
+    if (!has_values(x)) {
+      const int64_t rest = routing.choices.numel() - share.tokens.size(0);
+      for (const at::Tensor& kept : {share.saved.gate_proj, share.saved.up_proj}) {
+        if (kept.defined()) routing.untouched.push_back(at::empty({rest, kept.size(1)}, kept.options()));
+      }
+    }
+  }
+  return y;
+}
+
+/// The gradient of the router's logits for that of the chosen experts' weights, [n, k].
+at::Tensor backward_router(const Routing& routing, const Mixture& settings, const at::Tensor& d_weights,
+                           const MixtureRun& run) {
+  const at::Tensor& p = routing.probabilities;
+  at::Tensor d_top = d_weights.to(p.scalar_type());
+  if (settings.scale != 1.0) d_top = d_top * settings.scale;
+  if (settings.expert_scale != nullptr) {
+    const at::Tensor d_scales = (d_top * top_shares(routing, settings)).flatten().unsqueeze(1);
+    Parameter column;
+    column.gradient = settings.expert_scale->gradient;
+    if (column.gradient.defined()) column.gradient = column.gradient.unsqueeze(1);
+    accumulate_rows(column, routing.choices.flatten(),
+                    d_scales.to(settings.expert_scale->value.scalar_type()));
+    d_top = d_top * expert_scales(routing, settings);
+  }
+  if (settings.normalise) {
+    const at::Tensor divisor = divisor_of(routing, settings);
+    at::Tensor along = (d_top * top_shares(routing, settings)).sum(1, /*keepdim=*/true);
+    // A sum below the least one is not what was divided by.
+    if (settings.least_sum > 0.0)
+      along.masked_fill_(routing.top.sum(1, /*keepdim=*/true) < settings.least_sum, 0.0);
+    d_top = (d_top - along).div_(divisor);
+  }
+  at::Tensor dp = at::zeros_like(p);
+  dp.scatter_(1, routing.choices, d_top);
+  if (run.balance != nullptr) dp.add_(run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type()));
+  dp = settings.sigmoid ? dp.mul_(at::mul(p, 1.0 - p)) : (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+  if (run.router != nullptr && run.router->gradient.defined())
+    dp.add_(run.router->gradient.narrow(0, run.begin, p.size(0)));
+  return dp;
+}
+
+/// The gradients of x and, where it is not x, of what the router reads; adds the parameters'.
+std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_router, const Mixture& settings,
+                                 const MixtureRun& run, Routing& routing, const at::Tensor& dy) {
+  at::Tensor d_weights = at::zeros({routing.choices.numel(), 1}, x.options());
+  at::Tensor dx = at::zeros_like(x);
+  for (Share& share : routing.shares) {
+    const GatedMlp& expert = settings.experts[share.expert];
+    if (expert.trains_input_maps()) share.saved.x = gather_rows(x, share.tokens);
+    at::Tensor d_share;
+    const at::Tensor d_rows = gated_mlp_backward(expert, std::move(share.saved),
+                                                 gather_rows(dy, share.tokens), share.weights, &d_share);
+    add_sorted_rows(dx, share.tokens, d_rows);
+    d_weights.index_copy_(0, share.indices, d_share);
+  }
+  const at::Tensor d_logits =
+      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), run).to(x.scalar_type());
+  linear_accumulate(*settings.router, of_router.defined() ? of_router : x, d_logits);
+  if (!of_router.defined()) {
+    linear_backward_input(*settings.router, d_logits, dx);
+    return {dx};
+  }
+  at::Tensor d_router;
+  linear_backward_input(*settings.router, d_logits, d_router);
+  return {dx, d_router};
+}
+
+/// residual + sigmoid(gate(x)) expert(x) for the expert that every token has.
+at::Tensor add_shared_expert(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+                             bool graph_only) {
+  const GatedMlp& expert = settings.shared_expert;
+  std::vector<at::Tensor> inputs{x};
+  if (residual.defined()) inputs.push_back(residual);
+  const bool keep = needs_backward(inputs);  // asked before autograd is off
+  const MemoryScope scope("MLP");
+  GatedMlpSaved saved;
+  at::Tensor weights, y;
+  {
+    const at::NoGradGuard no_grad;
+    weights = linear_forward(*settings.shared_expert_gate, x).sigmoid_();
+    if (graph_only) {
+      saved = save_gated(expert, x);
+      y = unread(x);
+    } else {
+      y = linear_forward(*expert.down_proj, gated_product(expert, x, saved, keep)).mul_(weights);
+      if (residual.defined()) y.add_(residual);
+    }
+  }
+  return differentiable(inputs, std::move(y), "shared_expert",
+                        [x = x.detach(), &settings, saved, weights,
+                         inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
+                          at::Tensor d_weights;
+                          at::Tensor dx = gated_mlp_backward(settings.shared_expert, std::move(saved), dy[0],
+                                                             weights, &d_weights);
+                          const at::Tensor d_logits = at::sigmoid_backward(d_weights, weights);
+                          linear_accumulate(*settings.shared_expert_gate, x, d_logits);
+                          linear_backward_input(*settings.shared_expert_gate, d_logits, dx);
+                          std::vector<at::Tensor> gradients{dx};
+                          if (inputs == 2) gradients.push_back(dy[0]);
+                          return gradients;
+                        });
+}
+
+}  // namespace
+
+RouterBalance::RouterBalance(double coefficient, int64_t experts, c10::Device device,
+                             const at::Tensor& counted, SumOverRanks sum_over_ranks)
+    : coefficient_(coefficient),
+      sum_over_ranks_(std::move(sum_over_ranks)),
+      counted_(counted),
+      choices_(at::zeros({experts}, at::TensorOptions().dtype(at::kDouble).device(device))),
+      probabilities_(at::zeros_like(choices_)) {
+  if (counted.defined()) weights_ = counted.to(choices_.options());
+}
+
+void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& choices, int64_t begin) {
+  if (!open_) return;
+  const int64_t n = choices.size(0);
+  rows_ += counted_.defined() ? counted_.narrow(0, begin, n).sum().item<double>() : static_cast<double>(n);
+  if (!has_values(choices)) return;
+  const at::Tensor weights =
+      weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) : at::ones({1, 1}, choices_.options());
+  // Whole numbers: the sum is exact in any order, and the host does not wait as it would for bincount.
+  choices_.scatter_add_(0, choices.flatten(), weights.expand(choices.sizes()).flatten());
+  probabilities_.add_(weights_.defined() ? (probabilities * weights).sum(0)
+                                         : probabilities.sum(0, /*keepdim=*/false, at::kDouble));
+}
+
+void RouterBalance::close() {
+  if (!std::exchange(open_, false) || !sum_over_ranks_) return;
+  at::Tensor numbers = at::cat({choices_, probabilities_, at::full({1}, rows_, choices_.options())});
+  sum_over_ranks_(numbers);
+  const int64_t experts = choices_.size(0);
+  choices_ = numbers.narrow(0, 0, experts);
+  probabilities_ = numbers.narrow(0, experts, experts);
+  if (has_values(numbers)) rows_ = numbers[2 * experts].item<double>();
+}
+
+double RouterBalance::loss() const {
+  if (rows_ == 0.0) return 0.0;
+  const auto experts = static_cast<double>(choices_.size(0));
+  return coefficient_ * experts * item_or_zero((choices_ * probabilities_).sum()) / (rows_ * rows_);
+}
+
+at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {
+  if (rows_ == 0.0) return at::zeros_like(choices_);  // nothing counts
+  const at::Tensor of_token =
+      choices_ * (coefficient_ * static_cast<double>(choices_.size(0)) / (rows_ * rows_));
+  return weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) * of_token : of_token;
+}
+
+at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture& settings,
+                   const MixtureRun& run, const at::Tensor& of_router) {
+  at::Tensor residual = before;
+  if (settings.shared_expert_gate != nullptr) {
+    residual = add_shared_expert(before, x, settings, run.graph_only);
+  } else if (settings.has_shared_expert()) {
+    residual = gated_mlp(before, x, settings.shared_expert, run.graph_only);
+  }
+  Routing routing;
+  at::Tensor y = forward(residual, x, of_router, settings, run, routing);
+  std::vector<at::Tensor> inputs{x};
+  if (of_router.defined()) inputs.push_back(of_router);
+  const bool has_residual = residual.defined();
+  if (has_residual) inputs.push_back(residual);
+  const MemoryScope scope("MLP");
+  return differentiable(inputs, std::move(y), "mixture",
+                        [x = x.detach(), of_router = of_router.defined() ? of_router.detach() : of_router,
+                         &settings, run, routing, has_residual](std::vector<at::Tensor>&& dy) mutable {
+                          auto gradients = backward(x, of_router, settings, run, routing, dy[0]);
+                          if (has_residual) gradients.push_back(dy[0]);
+                          return gradients;
+                        });
+}
+
+}  // namespace streambp

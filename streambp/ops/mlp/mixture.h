@@ -1,0 +1,109 @@
+// A mixture of experts in place of an MLP (Shazeer et al., 2017, arXiv 1701.06538, as Mixtral, Qwen2-MoE,
+// Qwen3-MoE, GPT-OSS, DeepSeek V3, GLM-4.5, Gemma 4, ERNIE 4.5, Granite and LFM2 have it): a router picks
+// some of many gated MLPs for each token and adds up what they give.
+//
+// Routing looks at one token alone, so a mixture streams over chunks as any MLP does. Only the auxiliary loss
+// that balances the experts' load is a matter of the whole batch; it is linear in the routers' probabilities,
+// with factors that the forward pass counts, so that a backward pass by chunks is exact.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "streambp/ops/linear.h"
+#include "streambp/ops/mlp/mlp.h"
+#include "streambp/ops/mlp/router_choices.h"
+
+namespace streambp {
+
+/// The load-balancing loss of a batch (Fedus et al., 2021, arXiv 2101.03961, equations 4 to 6; transformers'
+/// load_balancing_loss_func): coefficient * X * sum_e f_e P_e over the X experts, where f_e is how often
+/// expert e was chosen for a token, P_e its mean probability, both over all tokens that count and all sparse
+/// layers.
+class RouterBalance {
+ public:
+  /// Replaces numbers [n] by their sums over the ranks of a batch.
+  using SumOverRanks = std::function<void(at::Tensor& numbers)>;
+
+  /// `counted` [N] bool says which tokens of the stream count; undefined: all. `sum_over_ranks`: of a stream
+  /// that is one rank's part of a batch.
+  RouterBalance(double coefficient, int64_t experts, c10::Device device, const at::Tensor& counted = {},
+                SumOverRanks sum_over_ranks = {});
+
+  /// Counts a run of tokens from index `begin` of the stream on: their routers' probabilities [n, X] and
+  /// choices [n, k]. Does nothing once the count is closed.
+  void count(const at::Tensor& probabilities, const at::Tensor& choices, int64_t begin);
+
+  /// Ends the forward pass: layers that run again are not counted again, and all ranks' counts are summed.
+  void close();
+
+  /// Of all ranks' tokens.
+  double loss() const;
+
+  /// d loss / d probability of each expert for tokens [begin, begin + n) of the stream, [n, X] float64 or
+  /// what expands to it: the same for every token that counts and every layer, 0 for the others.
+  at::Tensor gradient(int64_t begin, int64_t n) const;
+
+ private:
+  double coefficient_;
+  SumOverRanks sum_over_ranks_;
+  bool open_ = true;
+  double rows_ = 0.0;         // that count, of all layers
+  at::Tensor counted_;        // [N] bool on the CPU; undefined: all
+  at::Tensor weights_;        // the same, [N] float64 on the device
+  at::Tensor choices_;        // [X] float64: how often each was chosen
+  at::Tensor probabilities_;  // [X] float64: sums
+};
+
+struct Mixture {
+  const Linear* router = nullptr;  // [X, D]
+  /// DeepSeek V3, GLM-4.5 and LFM2: the scores are sigmoids of the logits instead of their softmax.
+  bool sigmoid = false;
+  /// What is added to the scores for the choice alone, [X] or [1, X] in float32 or wider; null: nothing is.
+  const Parameter* correction = nullptr;
+  int64_t groups = 1;       // of experts of neighbouring numbers ...
+  int64_t topk_groups = 1;  // ... of which those with the largest sum of their two best have the choice
+  double scale = 1.0;       // of the chosen experts' weights
+  Parameter* expert_scale = nullptr;  // [X], Gemma 4: each expert's weights are multiplied by its own
+  std::vector<GatedMlp> experts;
+  int64_t experts_per_token = 1;
+  /// Whether the chosen experts' weights are divided by their sum: a softmax of theirs. Sigmoids may all be
+  /// 0, and a correction may choose improbable experts: what is added to the sum, and what it is at least.
+  bool normalise = false;
+  double added_to_sum = 0.0;
+  double least_sum = 0.0;
+  /// An expert that every token has, where it has maps: times the sigmoid of this map [1, D] (Qwen2-MoE), or
+  /// where the map is null as it is (DeepSeek V3).
+  const Linear* shared_expert_gate = nullptr;
+  GatedMlp shared_expert;
+
+  bool has_shared_expert() const { return shared_expert.down_proj != nullptr; }
+};
+
+/// A router as a second output of its layer, for a loss that is computed elsewhere.
+struct RouterOutput {
+  at::Tensor logits;  // [N, X] of the stream's tokens, which a run writes; undefined: they are not asked for
+  at::Tensor gradient;  // [N, X] of these logits, which a backward pass adds; undefined: there is none
+};
+
+/// How a mixture is run over some rows of a stream. Pointers may be null.
+struct MixtureRun {
+  int64_t layer = 0;                 // its number
+  int64_t begin = 0;                 // index of the first row in the stream
+  bool graph_only = false;           // the values are left out: the result is unread()
+  RouterBalance* balance = nullptr;  // counts, and has a gradient
+  RouterChoices* choices = nullptr;  // are taken where they are kept or given, and kept where not
+  RouterOutput* router = nullptr;
+};
+
+/// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
+/// softmax(router(x)), taken in float32 or wider, or of sigmoids; and the shared expert's output where there
+/// is one. No balance goes with sigmoids. Maps and balance must outlive the graph. Ties between equal
+/// probabilities are broken as ATen's topk does. `of_router` [n, D]: what the router reads instead of x,
+/// where it is defined.
+at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
+                   const MixtureRun& run = {}, const at::Tensor& of_router = {});
+
+}  // namespace streambp
