@@ -7,7 +7,7 @@ import peft
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict
-from python_case import GOLDENS, Case, autograd, in_float64, inputs_of, model_in_float64, take_gradients
+from python_case import GOLDENS, Case, autograd, in_float64, inputs_of, model_in_float64, of_transformers, take_gradients
 from objectives_test import options_of, read_case
 
 import streambp_bench as sb
@@ -85,7 +85,7 @@ class Adapters(Case):
         run, refused = 0, 0
         for path in sorted((GOLDENS / "cases").iterdir()):
             case = json.loads((path / "case.json").read_text())
-            if case["finetuning"] != "lora":
+            if case["finetuning"] != "lora" or not of_transformers(model_in_float64(case["model"].removeprefix("models/"))):
                 continue
             with self.subTest(case=path.name):
                 if self.run_golden_case(path, case):

@@ -8,7 +8,7 @@ import unittest
 
 import torch
 import transformers
-from python_case import GOLDENS, Case, as_in_file, in_float64, model_in_float64, read_tensors, take_gradients
+from python_case import GOLDENS, Case, as_in_file, in_float64, model_in_float64, of_transformers, read_tensors, take_gradients
 
 import streambp_bench as sb
 from streambp_bench._library import library
@@ -79,7 +79,7 @@ class GoldenCases(Case):
         run = 0
         for name in names:
             case = json.loads((GOLDENS / "cases" / name / "case.json").read_text())
-            if case["finetuning"] != "full" or case["objective"] == "ppo":
+            if case["finetuning"] != "full" or case["objective"] == "ppo" or not of_transformers(self.model(case["model"].removeprefix("models/"))):
                 continue
             with self.subTest(case=name):
                 self.run_case(name)

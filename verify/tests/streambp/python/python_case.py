@@ -41,6 +41,11 @@ def model_in_float64(name):
         return transformers.AutoModelForSequenceClassification.from_pretrained(GOLDENS / "models" / name, **options).eval()
 
 
+def of_transformers(model):
+    """Whether the class is one of transformers' own: Step 3.7's text model alone is put together by the goldens, and whole_models_test has the whole."""
+    return type(model).__module__.startswith("transformers.")
+
+
 def inputs_of(model, batch="b3_left", seed=1):
     """A batch of goldens/models.py: uneven rows, padded on one side, with positions that count columns."""
     return make_inputs(BATCHES[batch], model.config.vocab_size, torch.Generator().manual_seed(seed))
@@ -116,5 +121,5 @@ class Case(unittest.TestCase):
             print(f"{cls.__name__}: worst error {cls.reached:.1e}")
 
 
-__all__ = ["Case", "GOLDENS", "LIMIT", "ROOT", "as_in_file", "autograd", "in_float64", "inputs_of", "model_in_float64", "packed_inputs",
+__all__ = ["Case", "GOLDENS", "LIMIT", "ROOT", "as_in_file", "autograd", "in_float64", "inputs_of", "model_in_float64", "of_transformers", "packed_inputs",
            "read_tensors", "relative_difference", "take_gradients"]
