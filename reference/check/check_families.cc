@@ -366,7 +366,6 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"deepseek_v3 without a latent of the queries", tiny_deepseek_v3_small()},
           {"deepseek_v32", tiny_deepseek_v32()},
           {"glm_moe_dsa", tiny_glm_moe_dsa()},
-          {"hy_v4", tiny_hy_v4()},
           {"glm4_moe", tiny_glm4_moe()},
           {"gemma4", tiny_gemma4()},
           {"gemma4 with per-layer inputs", tiny_gemma4_per_layer()},
@@ -382,10 +381,11 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"granite hybrid with experts", tiny_granite_hybrid_moe()},
           {"falcon_h1", tiny_falcon_h1()},
           {"muse_glimmer", tiny_muse_glimmer()},
-          {"step3p5", tiny_step()},
           {"ernie4_5_moe", tiny_ernie4_5_moe()},
           {"nemotron_h", tiny_nemotron_h()},
-          {"kimi_linear", tiny_kimi_linear()}};
+          {"kimi_linear", tiny_kimi_linear()},
+          {"hy_v4", tiny_hy_v4()},
+          {"step3p5", tiny_step()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

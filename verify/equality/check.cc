@@ -195,7 +195,7 @@ class RowCheck {
     for (const Method method : methods_) {
       const std::vector<std::optional<int64_t>> all = heads(method);
       const size_t step = options_.quick && is_chunked(method) ? kSettingTurns : 1;
-      size_t turn = row_.name.turn * kSettingStride;
+      size_t turn = row_.name.turn;
       for (const int64_t chunk : chunks_of(method)) {
         const auto variants = same_gradients_variants(make_settings(method, chunk, 3));
         for (size_t i = turn % step; i < all.size(); i += step)
@@ -360,9 +360,7 @@ class RowCheck {
     }
   }
 
-  // Of a quick sweep: as rare as settings can be while all that fit a model still meet it, which the summary
-  // counts.
-  static constexpr size_t kSettingTurns = 16, kIdentityTurns = 5, kSettingStride = 3;
+  static constexpr size_t kSettingTurns = 8, kIdentityTurns = 5;  // of a quick sweep
   const EqualityOptions& options_;
   EqualitySubject subject_;
   int64_t scored_ = 0;

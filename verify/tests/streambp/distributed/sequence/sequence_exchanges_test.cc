@@ -16,7 +16,7 @@ bool divides_heads(const Config& config, int64_t ranks) {
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.can_store_keys_values(layer) || config.has_consumers(layer)) continue;
     const int64_t keys = config.key_value_heads_of(layer);
-    if (config.num_attention_heads % ranks != 0 || (keys % ranks != 0 && ranks % keys != 0)) return false;
+    if (config.query_heads_of(layer) % ranks != 0 || (keys % ranks != 0 && ranks % keys != 0)) return false;
   }
   return true;
 }
