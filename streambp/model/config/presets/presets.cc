@@ -295,7 +295,7 @@ constexpr Preset kPresets[] = {
   {"deepseek-v32-tiny", "deepseek_v32", 101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV32Tiny},
   {"glm-moe-dsa-tiny", "glm_moe_dsa",  101,   32,  4,  3, 3,   0,    44,    512, 1e-5, 1e4, true,  kF64, kGlmMoeDsaTiny},
   {"hy-v4-tiny",      "hy_v4",         101,   32,  3,  3, 3,   0,    44,    512, 1e-5, 1e4, true,  kF64, kHyV4Tiny},
-  {"kimi-linear-tiny", "kimi_linear",  101,   32,  3,  4, 4,   0,    44,    512, 1e-5, 0,   false, kF64, kKimiLinearTiny},
+  {"kimi-linear-tiny", "kimi_linear",  101,   32,  3,  4, 4,   0,    44,    512, 1e-3, 0,   false, kF64, kKimiLinearTiny},
   {"step3p7-tiny",    "step3p5",       101,   32,  4,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kStep37Tiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
   {"hunyuan-tiny",    "hunyuan_v1_dense", 101, 32, 2,  4, 2,  16,    44,    512, 1e-5, 100, true,  kF64, kHunyuan},
