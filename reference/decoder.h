@@ -25,8 +25,9 @@
 //     Granite 4        Granite's, with Mamba-2's state space in place of attention in most layers
 //     LFM2             a short convolution between two gates in place of attention in most layers; Qwen3's
 //                      norms of queries and keys
-//     Nemotron-H       layers that are a state space, attention without rotation or an MLP without a gate
-//     alone GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
+//     Nemotron-H       layers that are a state space alone, attention without rotation or an MLP without
+//                      a gate
+//     GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries
 //     Cohere           layers in which attention and MLP read one norm, which removes the mean; pairs of
 //                      neighbours rotate, in Cohere 2 in the layers with a window alone; a factor of logits
 //     Ministral 3      queries grow with their position
@@ -45,9 +46,9 @@
 //                      several residual streams, which gates of the token add up and share out
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 //     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
-//     Step 3.7         1 + weight; layers with a window have more heads, and more of a head rotates; a gate
-//     of
-//                      each head; routers of sigmoids, and an expert that every token has; clamped products
+//     Step 3.7         1 + weight; layers with a window have more heads, and more of a head rotates;
+//                      a gate of each head; routers of sigmoids, and an expert that every token has;
+//                      clamped products
 //     Gemma 4          Gemma 3's norms, but multiplied by the weight itself, and one of the values too;
 //     layers
 //                      without a window have larger heads, part of which rotates by frequencies of the whole,
