@@ -50,10 +50,10 @@
 //                      a gate of each head; routers of sigmoids, and an expert that every token has;
 //                      clamped products
 //     Gemma 4          Gemma 3's norms, but multiplied by the weight itself, and one of the values too;
-//     layers
-//                      without a window have larger heads, part of which rotates by frequencies of the whole,
-//                      and values that are their keys; the last layers have the keys and values of others. A
-//                      second embedding for every layer, experts added to the MLP, a factor of every layer
+//                      layers without a window have larger heads, part of which rotates by frequencies
+//                      of the whole, and values that are their keys; the last layers have the keys and
+//                      values of others. A second embedding for every layer, experts added to the MLP, a
+//                      factor of every layer
 // Any linear layer can carry a low-rank adapter. transformers, src/transformers/models, has each of them.
 #pragma once
 
