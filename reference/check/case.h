@@ -32,6 +32,8 @@ struct CheckOptions {
   /// At most so many entries of each input have a complex step of their own, chosen at random where there are
   /// more.
   std::size_t max_entries = 64;
+  /// Whether differences move all inputs at once, along one direction, instead of each by itself.
+  bool move_together = false;
   /// The value of the function, computed by another formula; may be empty.
   std::function<DoubleMatrix(const std::vector<DoubleMatrix>&)> expected;
   /// Inputs that the function has to refuse with std::invalid_argument.

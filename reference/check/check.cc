@@ -136,13 +136,18 @@ class Checked {
   }
 
   void differences() {
-    for (std::size_t input = 0; input < c_.inputs.size(); ++input) {
-      if (!same_shape(first_.gradients[input], c_.inputs[input])) continue;  // see shapes
+    const std::size_t count = c_.inputs.size();
+    for (std::size_t input = 0; input < count; ++input) {
+      if (!same_shape(first_.gradients[input], c_.inputs[input])) return;  // see shapes
+    }
+    const std::size_t step = c_.options.move_together ? count : 1;
+    for (std::size_t input = 0; input < count; input += step) {
       const double error =
-          difference_error(c_, input, first_.gradients[input], cotangent_, largest(first_.value));
+          difference_error(c_, input, input + step, first_.gradients, cotangent_, largest(first_.value));
       if (is_worse(error, result_.difference_error)) result_.difference_error = error;
       if (!(error <= kDifferenceLimit))
-        fail("the gradient is wrong along a direction of input " + std::to_string(input));
+        fail("the gradient is wrong along a direction of " +
+             (step == 1 ? "input " + std::to_string(input) : "all inputs"));
     }
   }
 

@@ -124,7 +124,8 @@ DoubleWeights settled_weights(const ModelConfig& config, std::uint64_t seed) {
 
 /// f of a model as a function of every parameter that is not held constant.
 Case case_of_parameters(const std::string& name, const ModelConfig& config, std::uint64_t seed,
-                        std::size_t max_entries, const std::function<Var(Tape&, const Parameters&)>& f) {
+                        std::size_t max_entries, bool move_together,
+                        const std::function<Var(Tape&, const Parameters&)>& f) {
   std::vector<std::string> names;
   std::vector<DoubleMatrix> inputs;
   DoubleWeights constants;
@@ -141,6 +142,7 @@ Case case_of_parameters(const std::string& name, const ModelConfig& config, std:
   options.limit =
       1e-12;  // there are more roundings than in one operation: 2e-14 to 6e-14, as the seed has it
   options.max_entries = max_entries;
+  options.move_together = move_together;
   options.length_scales.assign(inputs.size(), 0.2);
   const Function of_inputs = [names, constants, f](Tape& tape, const std::vector<Var>& x) {
     Parameters parameters;
@@ -172,24 +174,25 @@ DoubleWeights random_weights(const ModelConfig& config, std::uint64_t seed) {
 }
 
 void list_models(std::uint64_t seed, const Visit& visit) {
+  // Each parameter is moved by itself for the log-probabilities, of which the others are functions.
   const auto check = [&](const std::string& name, const ModelConfig& config, std::size_t max_entries,
-                         const std::function<Var(Tape&, const Parameters&)>& f) {
-    visit(case_of_parameters(name, config, seed += 1000, max_entries, f));
+                         bool move_together, const std::function<Var(Tape&, const Parameters&)>& f) {
+    visit(case_of_parameters(name, config, seed += 1000, max_entries, move_together, f));
   };
   double beta = 0.0;
   for (const auto& [family, plain] : tiny_families()) {
     const ModelConfig& config = plain;  // a binding cannot be captured
-    check("log-probabilities of a tiny " + family, config, 6, [&](Tape& tape, const Parameters& parameters) {
+    check("log-probabilities of a tiny " + family, config, 6, false, [&](Tape& tape, const Parameters& parameters) {
       return token_values(tape, config, parameters, tiny_batch(), {}).log_probabilities;
     });
-    check("SFT loss of a tiny " + family, config, 3, [&](Tape& tape, const Parameters& parameters) {
+    check("SFT loss of a tiny " + family, config, 3, true, [&](Tape& tape, const Parameters& parameters) {
       const TokenObjective objective = sft(7.0, 0.0);
       return total_loss(tape, objective, token_values(tape, config, parameters, tiny_batch(), objective));
     });
 
     const ModelConfig full = adapted(plain);
     const TokenObjective asked = everything(10, full.vocab_size, beta, seed);
-    check("all that the heads of a tiny " + family + " with adapters say", full, 2,
+    check("all that the heads of a tiny " + family + " with adapters say", full, 2, true,
           [&](Tape& tape, const Parameters& parameters) {
             const TokenValues heads = token_values(tape, full, parameters, tiny_valued_batch(), asked);
             return concat_rows({heads.log_probabilities, heads.entropies, heads.mean_log_probabilities,
@@ -200,7 +203,7 @@ void list_models(std::uint64_t seed, const Visit& visit) {
   ModelConfig critic = tiny_model();
   critic.has_lm_head = false;
   critic.has_value_head = true;
-  check("values of a tiny critic", critic, 5, [&](Tape& tape, const Parameters& parameters) {
+  check("values of a tiny critic", critic, 5, false, [&](Tape& tape, const Parameters& parameters) {
     TokenObjective asked;
     asked.log_probabilities = false;
     asked.values = true;

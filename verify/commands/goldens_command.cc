@@ -123,7 +123,7 @@ void add_goldens_command(CLI::App& app, std::function<int()>& action) {
   add_device_flag(*command, flags->device);
   command->add_option("--limit", flags->limit, "Permitted relative error")->capture_default_str();
   command->add_flag("--quick", flags->quick,
-                    "Two of those chunks, each with one setting; the next case has the next ones");
+                    "One of those chunks, with one setting; the next case has the next ones");
   add_jobs_flag(*command, flags->jobs);
   add_part_flag(*command, flags->part, "case");
   set_action(*command, flags, action, run_goldens);

@@ -26,11 +26,8 @@ std::vector<int64_t> default_chunks(const Batch& batch) {
 }
 
 /// Of a quick run, for the case of this number.
-std::vector<int64_t> some_of(const std::vector<int64_t>& chunks, size_t turn) {
-  constexpr size_t kTurns = 4;
-  std::vector<int64_t> some;
-  for (size_t i = turn % kTurns; i < chunks.size(); i += kTurns) some.push_back(chunks[i]);
-  return some.empty() ? chunks : some;
+std::vector<int64_t> one_of(const std::vector<int64_t>& chunks, size_t turn) {
+  return {chunks[turn % chunks.size()]};
 }
 
 std::vector<Run> runs_of(const GoldensOptions& options, const Batch& batch, size_t turn) {
@@ -40,7 +37,7 @@ std::vector<Run> runs_of(const GoldensOptions& options, const Batch& batch, size
     methods.emplace_back(kReferenceName);
   }
   std::vector<int64_t> chunks = options.chunks.empty() ? default_chunks(batch) : options.chunks;
-  if (options.quick) chunks = some_of(chunks, turn);
+  if (options.quick) chunks = one_of(chunks, turn);
   std::vector<Run> runs;
   for (const std::string& name : methods) {
     if (name == kReferenceName) {

@@ -19,7 +19,7 @@ struct GoldensOptions {
   std::vector<int64_t>
       chunks;            // of methods by chunks, 0 for auto; empty: 1, 7, 16, those near the case's lengths
   double limit = 1e-10;  // permitted relative error
-  bool quick = false;    // two of those chunks, each with one setting; the next case has the next ones
+  bool quick = false;    // one of those chunks with one setting; the next case has the next ones
 };
 
 /// A parameter (or the loss, the log-probabilities, the values) that was too far off.

@@ -126,7 +126,8 @@ run "sizes and dtypes as others write them" 0 max-length --model qwen3-tiny --de
 check "they are taken" 'records[0]["budget_bytes"] == 2000000 and records[0]["dtype"] == "float64"' stdout
 
 # What packs no experts, or asks for weights that can't lie in the host's memory, is told what would fit.
-run "a mixture's experts in 16 bits" 2 max-length --model qwen3-30b-a3b --budget 30GB --lora-rank 16 --quantize nf4 --method streambp
+run "a mixture's experts in 16 bits" 2 max-length --model qwen3-moe-cpu --dtype bfloat16 --device meta:cuda --margin 0 --budget 210MB \
+  --lora-rank 16 --quantize nf4 --method streambp
 grep -q -e 'what would fit: .*--weights host without --quantize' stderr && grep -q -e '--quantize nf4-experts, [0-9]* tokens' stderr || fail "what would fit"
 longest "no length fits, suggested" 3 --budget 441KB --suggest
 grep -q 'at 16 tokens\|no length fits' stdout stderr || fail "what comes nearest"

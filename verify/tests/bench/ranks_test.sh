@@ -184,7 +184,7 @@ PYTHON
 name='rows' && { /usr/bin/python3 rows.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # The three exchanges: one loss, and the memory and messages that are predicted.
-exchanges=(--divide rows --exchange gather,ring,ulysses --model qwen3-cpu --lora-rank 4 --method streambp --chunk 64 --seq-len 1001 --zero zero-2 --repeats 1)
+exchanges=(--divide rows --exchange gather,ring,ulysses --model qwen3-cpu --lora-rank 4 --method streambp --chunk 64 --seq-len 401 --zero zero-2 --repeats 1)
 run 'exchanges on two processes' 0 ranks "${exchanges[@]}" --ranks 2 --out exchanges-2
 run 'exchanges on counted ranks' 0 ranks "${exchanges[@]}" --ranks 2,4 --device meta --out exchanges-counted
 cat >exchanges.py <<'PYTHON'

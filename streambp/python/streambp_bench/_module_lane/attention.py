@@ -187,15 +187,26 @@ def _is_computed(module, own, query, key, value, dropout, softcap, sinks, kwargs
     return query.shape[-1] == value.shape[-1] == key.shape[-1] and query.dtype == key.dtype == value.dtype and query.shape[0] == key.shape[0]
 
 
+@functools.cache
+def _asks_its_attention(kind):
+    """Whether the code of a class asks which attention it has. A file is read once: a class's own part of it takes a parse of the whole."""
+    return _file_asks(kind.__module__) and bool(BY_NAME.search(inspect.getsource(kind)))
+
+
+@functools.cache
+def _file_asks(module):
+    return bool(BY_NAME.search(inspect.getsource(sys.modules[module])))
+
+
 class LaneAttention:
     """The attention of a decoder's modules: the model's own, or inside ours() the engine's."""
 
     def __init__(self, decoder, layers):
         configs = (getattr(module, "config", None) for module in (decoder, *decoder.modules()))
         self.configs = list({id(each): each for each in configs if hasattr(each, "_attn_implementation_internal")}.values())
-        sources = {type(module) for layer in (decoder, *layers) for module in ((layer,) if layer is decoder else layer.modules())
-                   if type(module).__module__.startswith("transformers.")}
-        self.fits = bool(getattr(decoder, "_supports_attention_backend", False)) and not any(BY_NAME.search(inspect.getsource(each)) for each in sources)
+        kinds = {type(module) for layer in (decoder, *layers) for module in ((layer,) if layer is decoder else layer.modules())
+                 if type(module).__module__.startswith("transformers.")}
+        self.fits = bool(getattr(decoder, "_supports_attention_backend", False)) and not any(map(_asks_its_attention, kinds))
 
     def name(self):
         """The name of the model's own attention."""
