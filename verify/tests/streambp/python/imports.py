@@ -10,6 +10,7 @@ and environment, and ends if the caller does. A socket's address has room for 10
 
 import array
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -158,6 +159,8 @@ def serve(path):
         threads = {name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")} - {Path("/proc/self/comm").read_text().strip()}
         if threads - FORKS_WELL:
             raise RuntimeError(f"threads {sorted(threads)} after the imports: a child would have none of them")
+        gc.collect()
+        gc.freeze()  # no test's collections walk the libraries' two million objects
         listener.bind(name)
     listener.listen(64)
     listener.settimeout(IDLE)
