@@ -10,6 +10,7 @@
 #include <Eigen/Core>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 namespace streambp::reference {
 
@@ -106,6 +107,18 @@ inline ComplexStep cosh(const ComplexStep& z) {
 inline ComplexStep tanh(const ComplexStep& z) {
   const long double size = std::cosh(2 * z.real()) + std::cos(2 * z.imag());
   return {std::sinh(2 * z.real()) / size, std::sin(2 * z.imag()) / size};
+}
+
+/// 2 / sqrt(pi) e^(-z^2) sum over n of 2^n z^(2n+1) / (1 3 5 ... (2n+1)), whose terms have one sign on the
+/// real axis.
+inline ComplexStep erf(const ComplexStep& z) {
+  const ComplexStep square = z * z;
+  ComplexStep term = z, sum = z;
+  for (long double odd = 3; std::abs(term.real()) > 1e-22L * std::abs(sum.real()); odd += 2) {
+    term = term * square * ComplexStep(2 / odd);
+    sum = sum + term;
+  }
+  return ComplexStep(2 * std::numbers::inv_sqrtpi_v<long double>) * exp(-square) * sum;
 }
 
 }  // namespace streambp::reference

@@ -153,6 +153,7 @@ void require_of_layers(const ModelConfig& config) {
   require_size(config.linear_attention.size(), "whether it is linear");
   require_size(config.no_mixer.size(), "whether it has no mixer");
   require_size(config.no_mlp.size(), "whether it has no MLP");
+  require_size(config.shared_blocks.layers.size(), "whether it runs a shared block");
   require_size(config.expert_limits.size(), "the limit of its experts");
   require_size(config.mlp_limits.size(), "the limit of its MLPs");
   require_size(config.indexer.shared.size(), "whether it shares what another has picked");
@@ -205,11 +206,27 @@ bool is_constant(const std::string& name) {
   return name.ends_with(".layer_scalar");
 }
 
+int ModelConfig::block_use(int layer) const {
+  int use = 0;
+  for (int below = 0; below < layer; ++below) use += runs_block(below) ? 1 : 0;
+  return use;
+}
+
+int ModelConfig::block_owner(int layer) const {
+  const int block = block_use(layer) % shared_blocks.count;
+  for (int owner = 0; owner < layer; ++owner) {
+    if (runs_block(owner) && block_use(owner) == block) return owner;
+  }
+  return layer;
+}
+
 std::string layer_prefix(int layer) {
   return "model.layers." + std::to_string(layer) + ".";
 }
 
 LayerNorms layer_norms(const ModelConfig& config, int layer) {
+  if (config.runs_block(layer)) return {"mamba_decoder.input_layernorm", "", "", ""};
+  if (!config.shared_blocks.layers.empty()) return {"input_layernorm", "", "", ""};
   if (!config.has_mlp(layer)) return {"norm", "", "", ""};
   if (!config.has_mixer(layer)) return {"", "", "norm", ""};
   if (config.parallel) return {"input_layernorm", "", "", ""};

@@ -13,7 +13,12 @@
 
 namespace streambp::STREAMBP_REFERENCE {
 
-enum class Activation { kSilu, kGeluTanh, kRelu2 };  // the last one, max(x, 0)^2, of MLPs without a gate
+enum class Activation {
+  kSilu,
+  kGeluTanh,
+  kGelu,
+  kRelu2  // max(x, 0)^2, of MLPs without a gate
+};
 
 /// A low-rank adapter of a linear layer (Hu et al. 2021, https://arxiv.org/abs/2106.09685):
 ///     y = W x + b + scale (B (A x) + b'),   A [rank, in], B [out, rank], and b' only where has_bias
@@ -87,6 +92,14 @@ struct HyperSettings {
   double eps = 0.0;
 };
 
+/// Transformer blocks that layers run in turn before their state space, Zamba 2's; see Layers::shared_block.
+struct SharedBlockSettings {
+  std::vector<bool> layers = {};    // of each layer: whether it runs one. Empty: none does
+  int count = 1;                    // of blocks: the layers that run one have block 0, 1, ..., 0, 1, ...
+  int adapter_rank = 0;             // of each such layer's own adapter of gate_up_proj ...
+  bool attention_adapters = false;  // ... and of q_proj, k_proj and v_proj
+};
+
 /// The gated delta rule, or a state space, in place of attention; see ops_recurrent.h.
 struct DeltaRuleSettings {
   int key_heads = 0;       // linear_num_key_heads
@@ -106,6 +119,7 @@ struct DeltaRuleSettings {
   bool beside_attention = false;  // Falcon-H1: the layers attend as well, and both are added to the stream
   std::vector<double> in_multipliers = {};  // of the columns z, x, B, C and dt of in_proj; empty: none
   double out_multiplier = 1.0;              // of out_proj
+  double norm_eps = 0.0;                    // of a state space's norm; 0: rms_norm_eps
 };
 
 /// What a family calls some modules of a layer.
@@ -196,6 +210,7 @@ struct ModelConfig {
   LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
   IndexerSettings indexer = {};         // of latent attention
   HyperSettings hyper = {};
+  SharedBlockSettings shared_blocks = {};
   Gemma4Settings gemma4 = {};
   bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
   std::vector<int> windows = {};  // of each layer: how many tokens a query sees, itself included; 0: all.
@@ -216,6 +231,13 @@ struct ModelConfig {
   bool is_linear(int layer) const {
     return !linear_attention.empty() && linear_attention[static_cast<std::size_t>(layer)];
   }
+  bool runs_block(int layer) const {
+    return !shared_blocks.layers.empty() && shared_blocks.layers[static_cast<std::size_t>(layer)];
+  }
+  /// Of a layer that runs a block: how many below it run one; and the lowest layer that runs the same block,
+  /// under whose name its parameters are.
+  int block_use(int layer) const;
+  int block_owner(int layer) const;
   bool has_mixer(int layer) const { return no_mixer.empty() || !no_mixer[static_cast<std::size_t>(layer)]; }
   bool has_mlp(int layer) const { return no_mlp.empty() || !no_mlp[static_cast<std::size_t>(layer)]; }
   bool is_sparse(int layer) const {
@@ -314,6 +336,13 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 /// - hyper-connections of S streams of D entries: `attn_hc` and `ffn_hc`, each with `.fn` [2 S, S D], `.base`
 ///   [1, 2 S] and `.scale` [1, 2], and of the model `hc_head.hc_fn` [S, S D], `hc_base` [1, S] and `hc_scale`
 ///   [1, 1].
+/// - shared blocks: of each layer that runs one `linear` and, below `mamba_decoder`, its norm and state
+/// space; of the
+///   lowest that runs the same one, below `shared_transformer`, `self_attn` with maps from 2 hidden_size,
+///   `feed_forward.gate_up_proj` with gate above up, `feed_forward.down_proj`, `input_layernorm` [1, 2
+///   hidden_size] and `pre_ff_layernorm`, and for the u-th such layer that runs it
+///   `feed_forward.gate_up_proj_adapter_list.u.0` and `.1`, with attention_adapters also
+///   `self_attn.linear_q_adapter_list.u.0` and so on.
 /// - attention_sinks: `self_attn.sinks` [1, H], without ".weight".
 /// - a sparse layer: the router `mlp.gate` and its experts `mlp.experts.0` and so on, each with `gate_proj`,
 ///   `up_proj` and `down_proj` (which Mixtral's files call `block_sparse_moe.gate`, `experts.0.w1`, `w3` and

@@ -16,6 +16,7 @@ class Path {
     h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
     if (config.plain_norms) h_ = layers.plainly_normed(h_, config.hidden_size);
     if (config.hyper.streams > 0) h_ = layers.in_every_stream(h_);
+    embedded_ = h_;
     if (config.gemma4.hidden_size_per_layer_input > 0) inputs_ = layers.per_layer_inputs(tokens, h_);
   }
 
@@ -65,6 +66,11 @@ class Path {
 
   /// What attention, or what stands in its stead, makes of the stream.
   Var mixed(int layer) {
+    if (config_.runs_block(layer)) {
+      const Var made = layers_.shared_block(layer, h_, embedded_, positions_, length_, seen_);
+      const Var x = after(layer, norms_.before_attention, add(h_, made));
+      return layers_.state_space_layer(layer_prefix(layer) + "mamba_decoder.mamba.", x);
+    }
     const Var x = after(layer, norms_.before_attention, h_);
     const std::string module = layer_prefix(layer) + config_.modules.attention + ".";
     if (config_.is_linear(layer) && config_.delta_rule.beside_attention)
@@ -105,7 +111,7 @@ class Path {
   const std::vector<double>& positions_;
   const double length_;
   const GivenExperts& experts_;
-  Var h_, inputs_;
+  Var h_, embedded_, inputs_;
   KeyValuesOfLayers seen_;
   PicksOfLayers picks_;
   std::vector<Var> router_probabilities_;

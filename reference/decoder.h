@@ -25,6 +25,8 @@
 //     Granite 4        Granite's, with Mamba-2's state space in place of attention in most layers
 //     LFM2             a short convolution between two gates in place of attention in most layers; Qwen3's
 //                      norms of queries and keys
+//     Zamba 2          state spaces, before some of which a transformer block of several layers reads the
+//                      stream and the embedding
 //     Nemotron-H       layers that are a state space alone, attention without rotation or an MLP without
 //                      a gate
 //     GLM-4            norms as in Gemma 2, and pairs of neighbours rotate, half of a head's entries

@@ -28,9 +28,46 @@ Var Layers::weight_of(const std::string& module) const {
                      rows);
 }
 
+namespace {
+
+constexpr const char* kShared = ".shared_transformer.";
+
+/// The number in "model.layers.3.mlp.".
+std::size_t layer_of(const std::string& module) {
+  return std::stoul(module.substr(std::string("model.layers.").size()));
+}
+
+}  // namespace
+
+/// What the parameters of a module in a layer's shared block are called: as in the lowest layer that runs it.
+std::string Layers::owned_name(const std::string& module) const {
+  const std::size_t at = module.find(kShared);
+  if (at == std::string::npos) return module;
+  const int owner = config_.block_owner(static_cast<int>(layer_of(module)));
+  return "model.layers." + std::to_string(owner) + module.substr(at);
+}
+
+/// With the adapter that a layer has of its own for a module of its shared block.
+Var Layers::add_own_adapter(const std::string& module, const Var& x, const Var& y) const {
+  const std::size_t last = module.rfind('.') + 1;
+  const std::string part = module.substr(last);
+  std::string list = "gate_up_proj_adapter_list";
+  if (part == "q_proj" || part == "k_proj" || part == "v_proj") {
+    if (!config_.shared_blocks.attention_adapters) return y;
+    list = std::string("linear_") + part[0] + "_adapter_list";
+  } else if (part != "gate_up_proj") {
+    return y;
+  }
+  const int use = config_.block_use(static_cast<int>(layer_of(module)));
+  const std::string pair = owned_name(module.substr(0, last) + list) + "." + std::to_string(use) + ".";
+  return add(y, linear(linear(x, parameter(pair + "0.weight")), parameter(pair + "1.weight")));
+}
+
 /// A linear layer, with its bias and its adapter where the model has them.
 Var Layers::project(const std::string& module, bool has_bias, const Var& x) const {
-  const Var weight = weight_of(module);
+  const Var weight = weight_of(owned_name(module));
+  if (owned_name(module) != module || module.find(kShared) != std::string::npos)
+    return add_adapter(module, x, add_own_adapter(module, x, linear(x, weight)));
   const Var y = has_bias ? linear(x, weight, parameter(module + ".bias")) : linear(x, weight);
   return add_adapter(module, x, y);
 }
@@ -81,7 +118,7 @@ Var Layers::plainly_normed(const Var& x, int group) const {
 }
 
 Var Layers::norm(const std::string& module, const Var& x) const {
-  const Var& weight = parameter(module + ".weight");
+  const Var& weight = parameter(owned_name(module) + ".weight");
   if (config_.norm_centers) {
     const Var means = scale(row_sum(x), Number{1} / static_cast<Number>(x.cols()));
     const std::vector<int> of_every_column(static_cast<std::size_t>(x.cols()), 0);
@@ -95,17 +132,9 @@ Var Layers::norm(const std::string& module, const Var& x) const {
 }
 
 Var Layers::activation(const Var& x) const {
+  if (config_.hidden_act == Activation::kGelu) return gelu(x);
   return config_.hidden_act == Activation::kSilu ? silu(x) : gelu_tanh(x);
 }
-
-namespace {
-
-/// The number in "model.layers.3.mlp.".
-std::size_t layer_of(const std::string& module) {
-  return std::stoul(module.substr(std::string("model.layers.").size()));
-}
-
-}  // namespace
 
 Var Layers::gated_product(const std::string& module, const Var& gate, const Var& up) const {
   const bool of_expert = module.ends_with(".experts.");
@@ -127,8 +156,20 @@ Var Layers::gated(const std::string& module, bool has_bias, const Var& x) const 
   return config_.down_multiplier == 1.0 ? y : scale(y, config_.down_multiplier);
 }
 
+Var Layers::shared_block(int layer, const Var& h, const Var& e, const std::vector<double>& positions,
+                         double length, KeyValuesOfLayers& seen) const {
+  const std::string prefix = layer_prefix(layer), block = prefix + "shared_transformer.";
+  const Var both = transpose(concat_rows({transpose(h), transpose(e)}));
+  const Var read = norm(block + "input_layernorm", both);
+  const Var attended = attention(block + "self_attn.", layer, read, positions, length, seen);
+  const Var fed = mlp(block + "feed_forward.", norm(block + "pre_ff_layernorm", attended));
+  return project(prefix + "linear", false, fed);
+}
+
 Var Layers::mlp(const std::string& module, const Var& x) const {
-  if (!config_.fused_projections && !config_.fused_gate_up) return gated(module, config_.mlp_bias, x);
+  const bool is_shared = module.find(kShared) != std::string::npos;
+  if (!config_.fused_projections && !config_.fused_gate_up && !is_shared)
+    return gated(module, config_.mlp_bias, x);
   const Var both = project(module + config_.modules.gate_up, config_.mlp_bias, x);
   const Index width = config_.intermediate_size;
   const Var gate = slice_columns(both, 0, width);

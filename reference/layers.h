@@ -58,6 +58,13 @@ class Layers {
   Var attention(const std::string& module, int layer, const Var& x, const std::vector<double>& positions,
                 double length, KeyValuesOfLayers& seen) const;
 
+  /// What the block that a layer runs before its state space makes of its input h and of e, the rows of the
+  /// embedding:
+  ///     W_linear mlp(norm(attention(norm([h, e]))))
+  /// where W y of q_proj, k_proj, v_proj and gate_up_proj is W y + B (A y) with the layer's own A and B.
+  Var shared_block(int layer, const Var& h, const Var& e, const std::vector<double>& positions, double length,
+                   KeyValuesOfLayers& seen) const;
+
   /// The same of a model with latent attention. With c = norm(W_kva x) and the queries' latent x or
   /// norm(W_qa x), head h has
   ///     q_h = [W_qh latent, rope of the rest of it],   k_h = [W_kh c, rope(W_r x)],   v_h = W_vh c
@@ -145,6 +152,8 @@ class Layers {
   Var weight_of(const std::string& module) const;
   Var project(const std::string& module, bool has_bias, const Var& x) const;
   Var add_adapter(const std::string& module, const Var& x, const Var& y) const;
+  std::string owned_name(const std::string& module) const;
+  Var add_own_adapter(const std::string& module, const Var& x, const Var& y) const;
   Var activation(const Var& x) const;
   Var gated(const std::string& module, bool has_bias, const Var& x) const;
 

@@ -351,8 +351,8 @@ Var Layers::state_space_layer(const std::string& module, const Var& x) const {
     return scale(project(module + "out_proj", false, inner_rows), settings.out_multiplier);
   };
   if (!settings.norms_gated) return out(gated);
-  const Var normed =
-      scale(l2_norm(gated, inner / settings.key_heads, group * config_.rms_norm_eps), std::sqrt(group));
+  const double eps = settings.norm_eps > 0.0 ? settings.norm_eps : config_.rms_norm_eps;
+  const Var normed = scale(l2_norm(gated, inner / settings.key_heads, group * eps), std::sqrt(group));
   const Var weighted = mul(normed, of_tokens(parameter(module + "norm.weight")));
   return out(settings.norm_before_gate ? mul(weighted, gate) : weighted);
 }

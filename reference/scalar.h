@@ -23,6 +23,7 @@ inline Number real_part(const Scalar& x) {
 namespace math {
 using reference::abs;
 using reference::cosh;
+using reference::erf;
 using reference::exp;
 using reference::expm1;
 using reference::isnan;
@@ -55,6 +56,7 @@ inline Number real_part(Scalar x) {
 namespace math {
 using std::abs;
 using std::cosh;
+using std::erf;
 using std::exp;
 using std::expm1;
 using std::isnan;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 #include "streambp/model/config/family.h"
 #include "streambp/model/lora/peft_name.h"
@@ -14,21 +15,14 @@ namespace streambp::verify {
 namespace {
 
 reference::RopeType reference_rope_type(RopeType type) {
-  switch (type) {
-    case RopeType::kDefault:
-      return reference::RopeType::kDefault;
-    case RopeType::kLinear:
-      return reference::RopeType::kLinear;
-    case RopeType::kDynamic:
-      return reference::RopeType::kDynamic;
-    case RopeType::kLlama3:
-      return reference::RopeType::kLlama3;
-    case RopeType::kYarn:
-      return reference::RopeType::kYarn;
-    case RopeType::kLongrope:
-      return reference::RopeType::kLongrope;
-    case RopeType::kProportional:
-      return reference::RopeType::kProportional;
+  for (const auto& [ours, same] : {std::pair(RopeType::kDefault, reference::RopeType::kDefault),
+                                   std::pair(RopeType::kLinear, reference::RopeType::kLinear),
+                                   std::pair(RopeType::kDynamic, reference::RopeType::kDynamic),
+                                   std::pair(RopeType::kLlama3, reference::RopeType::kLlama3),
+                                   std::pair(RopeType::kYarn, reference::RopeType::kYarn),
+                                   std::pair(RopeType::kLongrope, reference::RopeType::kLongrope),
+                                   std::pair(RopeType::kProportional, reference::RopeType::kProportional)}) {
+    if (ours == type) return same;
   }
   throw std::invalid_argument("reference: no such rope type");
 }
@@ -96,6 +90,7 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
   if (rule.beside_attention)
     same.in_multipliers.assign(rule.in_multipliers.begin(), rule.in_multipliers.end());
   same.out_multiplier = rule.out_multiplier;
+  same.norm_eps = rule.norm_eps;
   return same;
 }
 
@@ -150,15 +145,18 @@ reference::Gemma4Settings reference_gemma4(const Config& config) {
 }
 
 reference::Activation reference_activation(Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return reference::Activation::kSilu;
-    case Activation::kGeluTanh:
-      return reference::Activation::kGeluTanh;
-    case Activation::kRelu2:
-      return reference::Activation::kRelu2;
+  for (const auto& [ours, same] : {std::pair(Activation::kSilu, reference::Activation::kSilu),
+                                   std::pair(Activation::kGeluTanh, reference::Activation::kGeluTanh),
+                                   std::pair(Activation::kGelu, reference::Activation::kGelu),
+                                   std::pair(Activation::kRelu2, reference::Activation::kRelu2)}) {
+    if (ours == activation) return same;
   }
   throw std::invalid_argument("reference: no such activation");
+}
+
+reference::SharedBlockSettings reference_blocks(const SharedBlockSettings& blocks) {
+  return {blocks.layers, static_cast<int>(blocks.count), static_cast<int>(blocks.adapter_rank),
+          blocks.attention_adapters};
 }
 
 /// Of several matrices one under another.
@@ -261,6 +259,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.swiglu_limit = config.swiglu_limit;
   same.attention_sinks = config.attention_sinks;
   same.hyper = {static_cast<int>(config.hyper.streams), config.hyper.magnitude, config.hyper.eps};
+  same.shared_blocks = reference_blocks(config.shared_blocks);
   same.rope = reference_rope(config.rope);
   if (config.local_rope) same.local_rope = reference_rope(*config.local_rope);
   same.rope_interleaved = config.rope_interleaved;

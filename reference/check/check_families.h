@@ -66,6 +66,9 @@ ModelConfig tiny_falcon_h1();
 /// A layer of each kind.
 ModelConfig tiny_nemotron_h();
 
+/// Two blocks in common before the state space of three of four layers, with adapters.
+ModelConfig tiny_zamba2();
+
 /// A rule with a gate for each channel, and latent attention that does not rotate, with experts.
 ModelConfig tiny_kimi_linear();
 

@@ -37,6 +37,8 @@ const Unary kUnaries[] = {
        return x - x / (std::exp(2 * u) + 1);  // because (1 + tanh u) / 2 = 1 - 1 / (e^2u + 1)
      },
      -3.0, 3.0},
+    {"gelu", [](const Var& x) { return gelu(x); },
+     [](Real x) { return x * std::erfc(-x / std::numbers::sqrt2_v<Real>) / 2; }, -3.0, 3.0},
     {"sigmoid", [](const Var& x) { return sigmoid(x); },
      [](Real x) { return std::exp(x) / (std::exp(x) + 1); }, -1.5, 1.5},
     {"sigmoid +-50", [](const Var& x) { return sigmoid(x); },

@@ -136,6 +136,22 @@ ModelConfig tiny_falcon_h1() {
   return config;
 }
 
+ModelConfig tiny_zamba2() {
+  ModelConfig config = tiny_model();
+  config.num_hidden_layers = 4;
+  config.num_key_value_heads = config.num_attention_heads;
+  config.head_dim = 2 * config.hidden_size / config.num_attention_heads;
+  config.attention_scale = 0.6;
+  config.hidden_act = Activation::kGelu;
+  config.linear_attention = {true, true, true, true};
+  config.no_mlp = {true, true, true, true};
+  config.shared_blocks = {{true, false, true, true}, 2, 3, true};
+  config.delta_rule = tiny_granite_hybrid().delta_rule;
+  config.delta_rule.norm_eps = 1e-3;
+  config.modules.recurrence = "mamba";
+  return config;
+}
+
 ModelConfig tiny_nemotron_h() {
   ModelConfig config = tiny_model();
   config.num_hidden_layers = 4;

@@ -135,6 +135,17 @@ Var gelu_tanh(const Var& x) {
       });
 }
 
+Var gelu(const Var& x) {
+  const Number root = std::numbers::sqrt2_v<Number>;
+  const Number density = std::numbers::inv_sqrtpi_v<Number> / root;
+  auto below = [root](const Scalar& t) -> Scalar { return 0.5 * (1.0 + math::erf(t / root)); };
+  return elementwise(
+      x, [below](const Scalar& t) -> Scalar { return t * below(t); },
+      [below, density](const Scalar& t) -> Scalar {
+        return below(t) + t * density * math::exp(-0.5 * t * t);
+      });
+}
+
 Var sigmoid(const Var& x) {
   return elementwise(
       x, [](const Scalar& t) { return sigmoid(t); },

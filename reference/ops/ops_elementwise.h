@@ -49,6 +49,10 @@ Var silu(const Var& x);
 /// dx = dy [(1 + tanh u) / 2 + x (1 - tanh^2 u) u' / 2]
 Var gelu_tanh(const Var& x);
 
+/// y = x Phi(x) with Phi(x) = (1 + erf(x / sqrt(2))) / 2, the "gelu" of Hugging Face.   dx = dy [Phi(x) + x
+/// phi(x)] with phi = Phi'.
+Var gelu(const Var& x);
+
 /// y = 1 / (1 + e^-x).   dx = dy y (1 - y)
 Var sigmoid(const Var& x);
 

@@ -282,6 +282,10 @@ ADAPTERS = {
         },
         seed=268,
     ),
+    # Every linear map outside of blocks but out_proj, which PEFT refuses there.
+    "zamba2-lora-linear": Adapter(
+        "zamba2", "b2_left", {"target_modules": ["linear", "in_proj"], "modules_to_save": ["mamba.norm"]}, seed=269
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

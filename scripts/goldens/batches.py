@@ -175,6 +175,9 @@ CASES = {
     "step3p7-sft-packed": ("step3p7", packed(TWO_ROWS)),
     "kimi-linear-listed-sft-packed_jumps": ("kimi-linear-listed", packed(JUMPS, across=(0,))),
     "hy-v4-sft-packed": ("hy-v4", packed(TWO_ROWS)),
+    "zamba2-sft-packed": ("zamba2", packed(TWO_ROWS)),
+    "zamba2-plain-sft-packed_jumps": ("zamba2-plain", packed(JUMPS, across=(0,))),
+    "zamba2-plain-sft-real_pad_bare": ("zamba2-plain", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
 }
 
 

@@ -334,6 +334,6 @@ def make(root, names):
         if not (root / "models" / case.model).exists():
             write_model(root / "models" / case.model, spec)
         try:
-            _make_case(root, case, spec, 5000 + 10 * i)
+            _make_case(root, case, spec, 5000 + 10 * i + case.seed)
         except CheckError as error:
             raise CheckError(f"{case.model}-{case.objective}-{case.variant}: {error}") from None

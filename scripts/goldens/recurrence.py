@@ -24,7 +24,8 @@ def has_gates(model):
 def recurrences(backbone):
     """The modules of the layers that are recurrent."""
     names = ("linear_attn", "mamba", "mixer", "conv", "self_attn")
-    of_layers = [getattr(layer, name, None) for layer in backbone.layers for name in names]
+    layers = [getattr(layer, "mamba_decoder", layer) for layer in backbone.layers]  # Zamba 2's around what they share
+    of_layers = [getattr(layer, name, None) for layer in layers for name in names]
     return [module for module in of_layers if any(hasattr(module, part) for part in ("A_log", "conv", "forget_gate"))]
 
 

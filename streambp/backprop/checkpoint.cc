@@ -56,7 +56,7 @@ HeadOutcome run_by_layers(const Pass& pass, const LayerForward& forward, const L
     const LayerWeights weights(model, i, i > first ? std::optional(i - 1) : std::nullopt);
     const std::vector<Parameter*> parameters = begin_layer_gradients(pass, i);
     const bool adds_by_tiles = pass.chunk > 0 && pass.chunk < pass.stream.size();
-    WideGradients sums(model, adds_by_tiles ? model.layer_parameters(i) : std::vector<Parameter*>{});
+    WideGradients sums(model, adds_by_tiles ? model.parameters_added_to(i) : std::vector<Parameter*>{});
     const MemoryScope scope("activations");
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = inputs[i].detach().requires_grad_();

@@ -96,7 +96,7 @@ at::Tensor layer_backward(Model& model, const Stream& stream, int64_t layer, con
   }
   if (stream.choices != nullptr) stream.choices->close();
   const WideGradients sums(
-      model, forward.chunks().count() > 1 ? model.layer_parameters(layer) : std::vector<Parameter*>{});
+      model, forward.chunks().count() > 1 ? model.parameters_added_to(layer) : std::vector<Parameter*>{});
   at::Tensor dx;
   {
     const MemoryScope scope("layer inputs");

@@ -25,9 +25,8 @@ class SeenAgain {
     const Rows rows = forward_.chunks().rows(index);
     Carry own;
     if (decoder_.is_recurrent())
-      own.recurrent =
-          decoder_.state_after(forward_.input(layer_, rows), rows, stream_->before(rows).recurrent);
-    if (decoder_.attends()) {
+      own = decoder_.state_after(forward_.input(layer_, rows), rows, stream_->before(rows));
+    if (decoder_.attends() && !own.attention.keys.defined()) {
       const KeysValues projected = kept().projected(rows);
       const at::Tensor input = projected.keys.defined() ? at::Tensor() : forward_.input(layer_, rows);
       own.attention = decoder_.keys_values(input, rows, projected);

@@ -61,16 +61,18 @@ HeadOutcome run_standard(const Pass& pass) {
     const at::Tensor d_hidden = head_gradient(pass, hidden.detach(), outcome);
     if (static_cast<size_t>(std::max<int64_t>(lowest, 0)) == model.layers().size()) return outcome;
     const Span span("layers backward");
-    gradients = torch::autograd::grad({hidden}, leaves, {d_hidden});
+    gradients = torch::autograd::grad({hidden}, leaves, {d_hidden}, /*retain_graph=*/std::nullopt,
+                                      /*create_graph=*/false, /*allow_unused=*/true);
   } else {
     const at::Tensor loss = full_head(pass.head, pass.objective, hidden, pass.ops, outcome);
     hidden.reset();
     const Span span("head and layers backward");
     const MemoryScope backward("logits");  // what is not a layer's own is the head's
-    gradients = torch::autograd::grad({loss}, leaves);
+    gradients = torch::autograd::grad({loss}, leaves, {}, /*retain_graph=*/std::nullopt,
+                                      /*create_graph=*/false, /*allow_unused=*/true);
   }
   if (lowest >= 0) return outcome;
-  if (gradients.size() > 1) gradients[0].add_(gradients[1]);
+  if (gradients.size() > 1 && gradients[1].defined()) gradients[0].add_(gradients[1]);
   model.accumulate_embedding(pass.stream.batch.tokens, gradients[0]);
   return outcome;
 }

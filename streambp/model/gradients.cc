@@ -57,8 +57,19 @@ std::vector<Parameter*> Model::layer_parameters(int64_t layer, bool trainable_al
   const std::string adapted = "base_model.model." + prefix;
   std::vector<Parameter*> found;
   for (const auto& parameter : parameters_) {
-    const bool here = parameter->name.starts_with(prefix) || parameter->name.starts_with(adapted);
+    const std::string& name = parameter->name;
+    const bool here = (name.starts_with(prefix) && !is_of_shared_block(name)) || name.starts_with(adapted);
     if (here && (parameter->trainable() || !trainable_alone)) found.push_back(parameter.get());
+  }
+  return found;
+}
+
+std::vector<Parameter*> Model::parameters_added_to(int64_t layer) const {
+  std::vector<Parameter*> found = layer_parameters(layer);
+  if (!config_.runs_block(layer)) return found;
+  const std::string prefix = fmt::format("model.layers.{}.shared_transformer.", config_.block_owner(layer));
+  for (const auto& parameter : parameters_) {
+    if (parameter->name.starts_with(prefix) && parameter->trainable()) found.push_back(parameter.get());
   }
   return found;
 }
@@ -93,10 +104,11 @@ std::vector<Parameter*> Model::head_parameters(bool trainable_alone) const {
 
 std::vector<Parameter*> Model::embedding_parameters() const {
   std::vector<Parameter*> found = present_embedding_parameters();
-  if (!config_.has_per_layer_inputs()) return found;
+  if (!config_.layers_read_embedding()) return found;
   for (const auto& parameter : parameters_) {
     const bool here = parameter->name.find("model.per_layer_") != std::string::npos ||
-                      parameter->name.find("model.embed_tokens_per_layer.") != std::string::npos;
+                      parameter->name.find("model.embed_tokens_per_layer.") != std::string::npos ||
+                      is_of_shared_block(parameter->name);
     if (here && parameter->trainable()) found.push_back(parameter.get());
   }
   return found;

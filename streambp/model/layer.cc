@@ -55,6 +55,11 @@ at::Tensor DecoderLayer::mixer_input(const at::Tensor& x, const ModelOps& ops) c
   return normed(gates.are_there() ? sum_streams(x, gates) : x, weights_.before_attention, ops);
 }
 
+at::Tensor DecoderLayer::attention_input(const at::Tensor& x, const Rows& rows, const ModelOps& ops) const {
+  if (!weights_.block.is_there()) return mixer_input(x, ops);
+  return ops.rms_norm(at::cat({x, rows.embedded}, /*dim=*/1), weights_.block.input_norm);
+}
+
 at::Tensor DecoderLayer::heads(const at::Tensor& projected, const RmsNorm& norm, const RopeTable& table,
                                const ModelOps& ops, bool shared) const {
   at::Tensor x = projected;
@@ -112,15 +117,19 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
   const bool known = projected.keys.defined();
   if (known && !needs_backward({x}))
     return key_value_heads(projected.keys, projected.values, rows, own_ops(), known);
-  const at::Tensor input = mixer_input(x, own_ops());
+  const at::Tensor input = attention_input(x, rows, own_ops());
   const KeysValues both = projected_keys_values(input, projected);
   return key_value_heads(both.keys, both.values, rows, own_ops(), known);
 }
 
-DeltaCarry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, const DeltaBefore& before) const {
+Carry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, const Before& before) const {
   if (!has_mixer()) return {};
   const MemoryScope scope("attention");
-  return delta_rule_carry(weights_.delta_rule, mixer_input(x, own_ops()), rows.offsets, before);
+  Carry own;
+  const at::Tensor read = weights_.block.is_there() ? with_block(x, rows, before, {}, own.attention) : x;
+  own.recurrent =
+      delta_rule_carry(weights_.delta_rule, mixer_input(read, own_ops()), rows.offsets, before.recurrent);
+  return own;
 }
 
 LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Before& before,
@@ -135,7 +144,7 @@ LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const B
 
 at::Tensor DecoderLayer::with_recurrence(const at::Tensor& x, const Rows& rows, const Before& before,
                                          const LayerRun& run, Carry& own, const at::Tensor& half) const {
-  if (!recurrent_ || !attends()) return x;
+  if (!recurrent_ || !attends() || weights_.block.is_there()) return x;
   const MemoryScope scope("attention");
   DeltaOutput output =
       delta_rule_forward(weights_.delta_rule, mixer_input(x, run.ops), rows.offsets, before.recurrent);
@@ -162,11 +171,19 @@ at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Befo
   const MemoryScope scope("attention");
   if (attends() && config_.is_latent())
     return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
-  if (attends()) return attend(x, rows, before, run, own.attention, known).flatten(1);
+  const bool has_block = weights_.block.is_there();
+  if (attends() && !has_block) return attend(x, rows, before, run, own.attention, known).flatten(1);
+  const at::Tensor read = has_block ? with_block(x, rows, before, run, own.attention) : x;
   DeltaOutput output =
-      delta_rule_forward(weights_.delta_rule, mixer_input(x, run.ops), rows.offsets, before.recurrent);
+      delta_rule_forward(weights_.delta_rule, mixer_input(read, run.ops), rows.offsets, before.recurrent);
   own.recurrent = std::move(output.own);
   return std::move(output.hidden);
+}
+
+at::Tensor DecoderLayer::with_block(const at::Tensor& x, const Rows& rows, const Before& before,
+                                    const LayerRun& run, KeysValues& own) const {
+  Activations unused;  // another pass needs what follows attention too
+  return add_block(x, attend(x, rows, before, run, own, unused).flatten(1), weights_.block);
 }
 
 at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
@@ -190,7 +207,7 @@ AttentionHeads DecoderLayer::attention_heads(const at::Tensor& x, const Rows& ro
                                              KeysValues& projected, const Prefix& shared) const {
   const MemoryScope scope("attention");
   AttentionHeads heads;
-  const at::Tensor input = mixer_input(x, run.ops);
+  const at::Tensor input = attention_input(x, rows, run.ops);
   // Of one input, which is kept once: all maps that there are.
   std::vector<const Linear*> maps{weights_.q_proj};
   std::vector<at::Tensor> of_maps{{}};
@@ -318,7 +335,8 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
 
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
-  if (w.delta_rule.trainable() || w.latent.trainable() || w.per_layer.trainable()) return true;
+  if (w.delta_rule.trainable() || w.latent.trainable() || w.per_layer.trainable() || w.block.trainable())
+    return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
   for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.output_gate, w.recurrent_out,
                             w.mixture.router, w.mixture.shared_expert_gate}) {

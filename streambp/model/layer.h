@@ -11,6 +11,7 @@
 #include "streambp/model/layers/delta_rule_layer.h"
 #include "streambp/model/layers/latent_layer.h"
 #include "streambp/model/layers/per_layer_input.h"
+#include "streambp/model/layers/shared_block.h"
 #include "streambp/model/model_ops.h"
 #include "streambp/ops/attention/attention.h"
 #include "streambp/ops/hyper_connection.h"
@@ -117,6 +118,8 @@ struct LayerOutput {
 ///     y = x + attention(input_layernorm(x)) + mlp(input_layernorm(x))
 /// A recurrence may stand in attention's place, or next to it (Falcon-H1):
 ///     middle = x + recurrence(input_layernorm(x)) + attention(input_layernorm(x))
+/// or read what a transformer block makes of x and the model's first hidden states e (Zamba 2):
+///     y = x + recurrence(input_layernorm(x + block([x, e])))
 /// Between layers a token may have several residual streams (Hunyuan 4): x, middle and y are then as many
 /// times as wide, each half reads their weighted sum, and each stream takes its share of what the half gives
 /// (hyper_connection.h).
@@ -138,6 +141,7 @@ class DecoderLayer {
     RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
     // Only with Config::has_streams(): of what each half reads and gives.
     StreamGates into_attention, out_of_attention, into_mlp, out_of_mlp;
+    SharedBlock block;  // only with Config::runs_block(), whose projections are q_proj, k_proj and v_proj
     PerLayerInput per_layer;            // only with Config::has_per_layer_inputs()
     Parameter* layer_scalar = nullptr;  // [1], only with Config::layer_scalar
 
@@ -165,8 +169,9 @@ class DecoderLayer {
   /// wanted. Of a layer that attends.
   KeysValues keys_values(const at::Tensor& x, const Rows& rows, const KeysValues& projected = {}) const;
 
-  /// What a recurrent layer's rows x [n, D] leave, without a graph.
-  DeltaCarry state_after(const at::Tensor& x, const Rows& rows, const DeltaBefore& before) const;
+  /// What a recurrent layer's rows x [n, D] leave, without a graph: its state and, where a shared block has
+  /// had to be run for it, keys and values too.
+  Carry state_after(const at::Tensor& x, const Rows& rows, const Before& before) const;
 
   /// The layer's output for x [n, D], whose first sequence continues `before`. `known` is what an earlier
   /// pass over the same rows has given. The backward pass may write over its `projections`.
@@ -216,6 +221,12 @@ class DecoderLayer {
   static at::Tensor normed(const at::Tensor& x, const RmsNorm& norm, const ModelOps& ops);
   /// What attention, or the recurrence, reads of x: of its streams the sum, where it has several.
   at::Tensor mixer_input(const at::Tensor& x, const ModelOps& ops) const;
+  /// What the projections of attention read: that, or of a shared block the norm of x and the first hidden
+  /// states.
+  at::Tensor attention_input(const at::Tensor& x, const Rows& rows, const ModelOps& ops) const;
+  /// x and what the layer's shared block makes of it, [n, D]; `own` receives the block's keys and values.
+  at::Tensor with_block(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
+                        KeysValues& own) const;
   at::Tensor query_heads(const at::Tensor& projected, const Rows& rows, const ModelOps& ops) const;
   /// `shared`: whether somebody else reads `keys` too, the projected ones.
   KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,

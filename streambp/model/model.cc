@@ -276,7 +276,7 @@ Stream Model::prepare(const Batch& batch) const {
   if (config_.query_scale_beta != 0.0)
     stream.query_rope = rope_of(config_.rope, given_rope_, config_.rotary_dim, batch,
                                 query_scales(config_, batch.positions.to(device())));
-  if (config_.has_per_layer_inputs()) {
+  if (config_.layers_read_embedding()) {
     const MemoryScope inputs("layer inputs");
     stream.embedded = embed(stream.batch.tokens);
   }

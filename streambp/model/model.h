@@ -140,6 +140,9 @@ class Model {
   std::vector<Parameter*> layer_parameters(int64_t layer, bool trainable_alone = true) const;
   std::vector<Parameter*> head_parameters(bool trainable_alone = true) const;
   std::vector<Parameter*> embedding_parameters() const;
+  /// The trainable parameters that a layer's backward pass adds to: its own, and those of a shared block that
+  /// it runs, which are among embedding_parameters(), because they are final as late.
+  std::vector<Parameter*> parameters_added_to(int64_t layer) const;
 
   /// Adds adapters to the targeted maps: A random as PEFT draws it (uniform within 1/sqrt(in)), B zero
   /// (of the embedding: A zero, B normal). Modules to save get a copy that is trained instead of the
@@ -247,6 +250,8 @@ class Model {
   /// The same where each channel has its gate.
   void make_channel_rule(const std::string& name, DecoderLayer::Weights& weights);
   void make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
+  /// The block that layer `index`, `prefix`, runs before its state space; its projections are `weights`'.
+  SharedBlock make_shared_block(const std::string& prefix, int64_t index, DecoderLayer::Weights& weights);
   /// Of the parameter `name`: the model's, but of a kCorrection and of what belongs to lm_head.
   at::ScalarType dtype_of(const std::string& name) const;
   /// The gradient of a parameter that has `value`, zero: in the placement's gradient_dtype, or the value's

@@ -260,7 +260,7 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
   } else if (rule.settings.norms_gated) {
     rule.norm = &parameter(name + ".norm.weight");
   }
-  rule.norm_eps = config_.rms_norm_eps;
+  rule.norm_eps = rule.settings.norm_eps > 0.0 ? rule.settings.norm_eps : config_.rms_norm_eps;
   Linear* const out = add_residual_map(name + ".out_proj", /*bias=*/false);
   out->output_scale *= rule.settings.out_multiplier;
   (rule.settings.beside_attention ? weights.recurrent_out : weights.o_proj) = out;
@@ -356,6 +356,11 @@ DecoderLayer Model::make_layer(int64_t index) {
   if (config_.post_norm_eps > 0.0)
     weights.after_attention.eps = weights.after_mlp.eps = config_.post_norm_eps;
   const bool mixes = config_.has_mixer(index);
+  if (config_.runs_block(index)) {
+    weights.block = make_shared_block(prefix, index, weights);
+    make_delta_rule(prefix + "mamba_decoder." + modules.recurrence, weights);
+    return {config_, index, std::move(weights)};
+  }
   if (mixes && config_.is_recurrent(index)) make_delta_rule(prefix + modules.recurrence, weights);
   if (config_.attends(index) && config_.is_latent()) {
     make_latent(prefix + "self_attn", index, weights);

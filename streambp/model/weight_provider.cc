@@ -11,7 +11,7 @@ std::optional<int64_t> layer_of(std::string_view parameter) {
   constexpr std::string_view kLayers = "model.layers.";
   constexpr std::string_view kPeft = kPeftPrefix;
   if (parameter.starts_with(kPeft)) parameter.remove_prefix(kPeft.size());
-  if (!parameter.starts_with(kLayers)) return std::nullopt;
+  if (!parameter.starts_with(kLayers) || is_of_shared_block(parameter)) return std::nullopt;
   parameter.remove_prefix(kLayers.size());
   int64_t layer = 0;
   const auto [end, error] = std::from_chars(parameter.data(), parameter.data() + parameter.size(), layer);

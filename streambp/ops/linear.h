@@ -19,6 +19,7 @@ struct LowRankAdapter {
   double scale = 1.0;
   Parameter* bias = nullptr;  // [out], where B has one: scale * (B (A x) + bias)
   bool enabled = true;        // off: the map is the base model's
+  bool of_model = false;      // Zamba 2: the base model has it itself
 
   bool trainable() const {
     return enabled && (a->trainable() || b->trainable() || (bias != nullptr && bias->trainable()));

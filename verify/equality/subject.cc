@@ -87,6 +87,7 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   lora.r = 3;
   lora.lora_alpha = 5.0;
   lora.target_modules = {kAllLinear};
+  if (model.config().has_shared_blocks()) lora.target_modules = {"linear", "in_proj", "out_proj"};
   lora.may_miss_targets = true;  // where a changed config has no layer of their kind
   if (padding == Padding::kLeft) {
     lora.rank_pattern = {{"layers.0.self_attn.q_proj", 1}, {"(o|q|qkv)_proj", 4}};
@@ -94,6 +95,8 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
     lora.modules_to_save = {"norm", "lm_head"};
     // An indexer's norm can't be among them: no gradient reaches it.
     if (model.config().has_indexers()) lora.modules_to_save = {"layernorm", "model.norm", "lm_head"};
+    // Nor those of blocks that layers share.
+    if (model.config().has_shared_blocks()) lora.modules_to_save = {"mamba.norm", "model.norm", "lm_head"};
   }
   if (padding == Padding::kRight || padding == Padding::kDocuments) lora.use_rslora = true;
   if (padding == Padding::kRight) {
@@ -104,6 +107,7 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   if (padding == Padding::kNone) {
     const Config& config = model.config();
     lora.target_modules = {"v_proj", "o_proj", config.fused_gate_up ? "gate_up_proj" : "up_proj"};
+    if (config.has_shared_blocks()) lora.target_modules = {"linear", "in_proj"};
     if (config.fused_projections) lora.target_modules = {"qkv_proj", "down_proj"};
     if (config.mixture.biased_interleaved) {
       lora.target_modules = {"v_proj", "o_proj"};

@@ -21,11 +21,14 @@ struct SettingChange {
   std::function<void(plan::ModelSetup&)> apply;
 };
 
-LoraConfig lora_everywhere() {
+// What --lora-targets has to name where not all maps can be adapted: those outside of shared blocks.
+const std::vector<std::string> kOutsideOfBlocks{"linear", "in_proj", "out_proj"};
+
+LoraConfig lora_everywhere(bool shared_blocks) {
   LoraConfig lora;
   lora.r = kLoraRank;
   lora.lora_alpha = static_cast<double>(kLoraRank);
-  lora.target_modules = {kAllLinear};
+  lora.target_modules = shared_blocks ? kOutsideOfBlocks : std::vector<std::string>{kAllLinear};
   return lora;
 }
 
@@ -91,11 +94,13 @@ std::vector<SettingChange> changes_of(const Bench& bench, bool default_reference
     changes.push_back(fuse_optimizer(setup.optimizer));
   if (!adapted) {
     // With adapters the base is the reference.
+    const bool shared_blocks = bench.config.has_shared_blocks();
     changes.push_back(
-        {fmt::format("--lora-rank {}{}", kLoraRank,
+        {fmt::format("--lora-rank {}{}{}", kLoraRank,
+                     shared_blocks ? fmt::format(" --lora-targets {}", fmt::join(kOutsideOfBlocks, ",")) : "",
                      setup.reference.empty() || default_reference ? "" : " without --reference"),
-         [](plan::ModelSetup& changed) {
-           changed.lora = lora_everywhere();
+         [shared_blocks](plan::ModelSetup& changed) {
+           changed.lora = lora_everywhere(shared_blocks);
            changed.reference.clear();
          }});
   }

@@ -15,6 +15,7 @@ from goldens.models.mixture_models import MIXTURE_MODELS
 from goldens.models.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
 from goldens.models.step_models import STEP_MODELS
+from goldens.models.zamba_models import ZAMBA_MODELS
 
 EXPERTS = {
     **COMMON,
@@ -204,4 +205,5 @@ MODELS = {
     **KIMI_MODELS,
     **HYPER_MODELS,
     **STEP_MODELS,
+    **ZAMBA_MODELS,
 }

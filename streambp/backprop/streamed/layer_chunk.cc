@@ -41,8 +41,12 @@ at::Tensor OtherInputs::backward(const at::Tensor& output, const Carry& own, con
   }
   std::vector<at::Tensor> leaves{leaf};
   leaves.insert(leaves.end(), leaves_.begin(), leaves_.end());
-  const std::vector<at::Tensor> all = torch::autograd::grad(roots, leaves, gradients);
+  // Not every layer reads the first hidden states.
+  const std::vector<at::Tensor> all =
+      torch::autograd::grad(roots, leaves, gradients, /*retain_graph=*/std::nullopt, /*create_graph=*/false,
+                            /*allow_unused=*/true);
   for (size_t i = 0; i < gradients_.size(); ++i) {
+    if (!all[i + 1].defined()) continue;
     if (gradients_[i].defined()) gradients_[i].add_(all[i + 1]);
   }
   return all.front();

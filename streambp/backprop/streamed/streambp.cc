@@ -77,8 +77,8 @@ class StreamedBackward {
                                    : std::nullopt);
     const std::vector<Parameter*> parameters = begin_layer_gradients(pass_, layer);
     const Span span("layer {} backward", layer);
-    WideGradients sums(
-        model_, forward_.chunks().count() > 1 ? model_.layer_parameters(layer) : std::vector<Parameter*>{});
+    WideGradients sums(model_, forward_.chunks().count() > 1 ? model_.parameters_added_to(layer)
+                                                             : std::vector<Parameter*>{});
     if (pass_.order == Order::kForward && !model_.config().in_reverse_alone(layer)) {
       backward_in_order(pass_, forward_, layer, gradient_);
     } else {

@@ -41,7 +41,6 @@ at::Tensor forward(const Pass& pass, const Chunks& tiles, const DecoderLayer& la
 at::Tensor backward(const Pass& pass, const Chunks& tiles, const DecoderLayer& layer, const at::Tensor& leaf,
                     const at::Tensor& gradient, Before before, const Carry& received) {
   Rows all = pass.all_rows();
-  all.embedded.reset();  // the second half's
   OtherInputs keys_values(all, before);
   Carry own;
   const at::Tensor middle = layer.attention_half(leaf, all, before, pass.layer_run(), own);

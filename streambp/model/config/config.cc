@@ -58,6 +58,7 @@ void parse_heads(const ConfigReader& settings, const Family& family, Config& con
     settings.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads ({})", heads));
   }
   if (family.latent) return;  // heads of other sizes: parse_latent
+  if (family.shared_blocks) return parse_block_heads(settings, config);
   int64_t fallback = family.head_dim;
   if (fallback == 0 && config.hidden_size % heads == 0) fallback = config.hidden_size / heads;
   // transformers takes 128 for a Qwen3 without head_dim, other readers the quotient; for a Ministral 3 and a
@@ -154,7 +155,9 @@ Config parse_settings(const ConfigReader& given) {
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
   config.hidden_size = settings.size("hidden_size", kMaxHidden);
-  config.intermediate_size = settings.size(mlp_width_key(settings, family), kMaxIntermediate);
+  std::optional<int64_t> absent_width;
+  if (family.shared_blocks) absent_width = 4 * config.hidden_size;
+  config.intermediate_size = settings.size(mlp_width_key(settings, family), kMaxIntermediate, absent_width);
   config.num_hidden_layers = family.one_part_layers ? static_cast<int64_t>(layer_parts(settings).size())
                                                     : settings.size("num_hidden_layers", kMaxLayers);
   parse_heads(settings, family, config);
@@ -173,6 +176,42 @@ Config parse_settings(const ConfigReader& given) {
 }
 
 }  // namespace
+
+double Config::mlp_limit(int64_t layer, bool of_expert) const {
+  const std::vector<double>& limits = of_expert ? expert_limits : mlp_limits;
+  return limits.empty() ? 0.0 : limits[static_cast<size_t>(layer)];
+}
+
+int64_t Config::producer_of(int64_t layer) const {
+  if (!shares_keys_values(layer)) return layer;
+  int64_t producer = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
+  while (has_window(producer) != has_window(layer)) --producer;
+  return producer;
+}
+
+bool Config::has_consumers(int64_t layer) const {
+  if (shares_keys_values(layer)) return false;
+  for (int64_t above = num_hidden_layers - gemma4.num_kv_shared_layers; above < num_hidden_layers; ++above) {
+    if (producer_of(above) == layer) return true;
+  }
+  return false;
+}
+
+NormNames Config::norm_names(int64_t layer) const {
+  if (has_shared_blocks())
+    return {runs_block(layer) ? "mamba_decoder.input_layernorm" : "input_layernorm", "", "", ""};
+  if (!no_mixer.empty())
+    return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
+  if (parallel) return {"input_layernorm", "", "", ""};
+  if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
+  if (glm_norm_names)
+    return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+  if (sandwich_norms) {
+    return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+            "post_feedforward_layernorm"};
+  }
+  return {modules_of(*this).before_attention, "", modules_of(*this).before_mlp, ""};
+}
 
 Config parse_config(std::string_view text, const std::string& where) {
   const json document = parse_strict_json(text, where);

@@ -13,6 +13,7 @@
 
 #include "streambp/model/config/parameter_names.h"
 #include "streambp/model/config/parameter_shapes.h"
+#include "streambp/model/config/shared_blocks.h"
 #include "streambp/ops/mlp/activation.h"
 
 namespace streambp {
@@ -110,6 +111,7 @@ struct DeltaRuleSettings {
   double time_step_high = std::numeric_limits<double>::infinity();
   bool norms_gated = true;        // falcon_h1 (mamba_rms_norm): whether there is a norm of what is gated ...
   bool norm_before_gate = false;  // ... or of the same before its gate
+  double norm_eps = 0.0;          // zamba2: of that norm; 0: rms_norm_eps
   /// falcon_h1: factors of the rows of in_proj for gates, x, B, C and steps (ssm_in_multiplier times those of
   /// ssm_multipliers), and of out_proj (ssm_out_multiplier).
   std::array<double, 5> in_multipliers = {1.0, 1.0, 1.0, 1.0, 1.0};
@@ -259,6 +261,7 @@ struct Config {
   LatentAttentionSettings latent;
   IndexerSettings indexer;
   HyperSettings hyper;
+  SharedBlockSettings shared_blocks;
   Gemma4Settings gemma4;
   MixtureSettings mixture;
   /// The embedding's padding_idx: its row gets no gradient from the input's side, even where the token is
@@ -273,8 +276,14 @@ struct Config {
   }
   /// Whether it attends: instead of a recurrence, or next to one.
   bool attends(int64_t layer) const {
-    return has_mixer(layer) && (!is_recurrent(layer) || delta_rule.beside_attention);
+    return has_mixer(layer) && (!is_recurrent(layer) || delta_rule.beside_attention || runs_block(layer));
   }
+  bool has_shared_blocks() const { return !shared_blocks.layers.empty(); }
+  /// Whether a layer runs a shared block; how many below it do; and the lowest layer that runs the same one.
+  bool runs_block(int64_t layer) const;
+  int64_t block_use(int64_t layer) const;
+  int64_t block_owner(int64_t layer) const;
+  bool layers_read_embedding() const { return has_per_layer_inputs() || has_shared_blocks(); }
   bool has_mixer(int64_t layer) const { return no_mixer.empty() || !no_mixer[static_cast<size_t>(layer)]; }
   bool has_mlp(int64_t layer) const { return no_mlp.empty() || !no_mlp[static_cast<size_t>(layer)]; }
   /// Whether MLPs have a gate, and not an up projection alone.

@@ -216,6 +216,12 @@ constexpr auto kFamilies = std::to_array<Family>({
    .head_dim = 128, .pad_token_id = 1, .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .step = true,
    .windows = {.layers = WindowLayers::kByTypes},
    .rope = {.partial = 1.0, .of_windows = true, .partial_by_kind = true}, .experts = {.router = Router::kStep}},
+  {.name = "zamba2", .positions = 4096, .rms_norm_eps = 1e-5, .tied = true, .key_value_heads_absent = true,
+   .pad_token_id = 0, .bias = kNoBias, .activation = Activation::kGelu, .shared_blocks = true, .recurrent = true,
+   .state_space = FamilyStateSpace{.heads = "n_mamba_heads", .head_dim = "mamba_headdim", .groups = "mamba_ngroups",
+                                   .conv_bias = "use_conv_bias", .state_absent = 64, .heads_absent = 8,
+                                   .reads_limits = false},
+   .modules = {.recurrence = "mamba", .mlp = "feed_forward", .last_norm = "final_layernorm"}},
 });
 // clang-format on
 

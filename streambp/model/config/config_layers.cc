@@ -63,6 +63,7 @@ double softcap(const ConfigReader& settings, const char* key, const std::optiona
 
 void parse_activation(const ConfigReader& settings, const Family& family, Config& config) {
   const json activation = family.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh"
+                          : family.activation == Activation::kGelu   ? "gelu"
                           : family.activation == Activation::kRelu2  ? "relu2"
                                                                      : "silu";
   settings.only("mlp_hidden_act", activation);

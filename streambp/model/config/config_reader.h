@@ -200,6 +200,10 @@ nlohmann::json in_words_of_step(const ConfigReader& settings);
 /// Leaves out of `sizes`, the class's own, what `given` says in other words.
 void forget_what_step_renames(const nlohmann::json& given, nlohmann::json& sizes);
 void parse_step(const ConfigReader& settings, Config& config);
+/// Zamba 2's: the size of heads, once their number is there, and the blocks themselves, once all sizes and
+/// the state space are.
+void parse_block_heads(const ConfigReader& settings, Config& config);
+void parse_shared_blocks(const ConfigReader& settings, Config& config);
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.
 void parse_rope(const ConfigReader& settings, const Family& family, Config& config);

@@ -197,7 +197,7 @@ void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& key
   DeltaRuleSettings& rule = config.delta_rule;
   constexpr int64_t kMaxKernel = 64;
   rule.state_space = true;
-  rule.value_heads = settings.size(keys.heads, kMaxHeads, 128);
+  rule.value_heads = settings.size(keys.heads, kMaxHeads, keys.heads_absent);
   if (keys.expands) {
     int64_t width = settings.size("mamba_expand", kMaxHidden, 2) * config.hidden_size;
     if (keys.width != nullptr && (!settings.has(keys.width) || settings.find(keys.width) != nullptr))
@@ -209,7 +209,7 @@ void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& key
     rule.value_head_dim = width / rule.value_heads;
     const json* const size = settings.find(keys.head_dim);
     if (size != nullptr && *size != "auto") settings.only(keys.head_dim, rule.value_head_dim);
-    parse_limits(settings, rule);
+    if (keys.reads_limits) parse_limits(settings, rule);
   } else {
     rule.value_head_dim = settings.size(keys.head_dim, kMaxHeadDim, 64);
     // time_step_limit is not read: this and no upper limit.
@@ -300,7 +300,7 @@ void parse_recurrent(const ConfigReader& settings, const Family& family, Config&
     parse_parts(settings, config);
   } else if (family.kimi) {
     config.linear_attention = kimi_layers(settings, config.num_hidden_layers);
-  } else if (!family.state_space || !family.state_space->beside_attention) {
+  } else if (!family.shared_blocks && (!family.state_space || !family.state_space->beside_attention)) {
     config.linear_attention = family.convolutions
                                   ? convolution_layers(settings, config.num_hidden_layers)
                                   : recurrent_layers(settings, family, config.num_hidden_layers);
@@ -315,6 +315,7 @@ void parse_recurrent(const ConfigReader& settings, const Family& family, Config&
     settings.only("sliding_window", nullptr);
     parse_state_space(settings, *family.state_space, config);
     if (family.state_space->beside_attention) parse_beside_attention(settings, config);
+    if (family.shared_blocks) parse_shared_blocks(settings, config);
     return;
   }
   config.attention_output_gate = true;

@@ -155,8 +155,9 @@ struct FamilyStateSpace {
   const char *heads = "mamba_n_heads", *head_dim = "mamba_d_head", *state = "mamba_d_state";
   const char *groups = "mamba_n_groups", *kernel = "mamba_d_conv", *conv_bias = "mamba_conv_bias";
   const char* attends = nullptr;  // the numbers of layers that attend, instead of layer_types
-  int64_t state_absent = 256, groups_absent = 1;
+  int64_t state_absent = 256, groups_absent = 1, heads_absent = 128;
   bool expands = true;          // to mamba_expand hidden_size, else to heads of a stated size
+  bool reads_limits = true;     // of its steps: time_step_limit
   const char* width = nullptr;  // a key of the width, which null leaves at mamba_expand hidden_size
   int64_t width_absent = 0;
   bool beside_attention = false;  // and the multipliers that Falcon-H1 has
@@ -215,6 +216,7 @@ struct Family {
   bool latent = false;                  // latent attention
   Indexers indexers = Indexers::kNone;
   int64_t index_heads = 64;       // index_n_heads where it is absent
+  bool shared_blocks = false;     // Zamba 2's transformer blocks, before the state space of some layers
   bool hyper = false;             // Hunyuan 4's hyper-connections, and its latent attention and indexers
   bool recurrent = false;         // some layers have the gated delta rule
   bool fused_recurrence = false;  // in_proj_qkvz and in_proj_ba

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace streambp {
 
@@ -36,6 +37,12 @@ inline bool is_never_trained(const std::string& name) {
 inline bool is_always_wide(const std::string& name) {
   return is_correction(name) || name.ends_with(".indexer.weights_proj.weight") ||
          is_of_hyper_connection(name);
+}
+
+/// Whether a parameter of this name is a shared block's (Zamba 2), which several layers run; adapters that
+/// LoRA adds are each layer's own.
+inline bool is_of_shared_block(std::string_view name) {
+  return name.starts_with("model.layers.") && name.find(".shared_transformer.") != std::string_view::npos;
 }
 
 /// "model.norm" of "model.norm.weight".

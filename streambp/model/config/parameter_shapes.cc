@@ -95,6 +95,40 @@ class ShapeList {
     linear(in + "o_proj", hidden, values);
   }
 
+  // Zamba 2's layer around its state space: the map of what the block gives and, in the lowest of the layers
+  // that run it, the block.
+  void shared_block(const std::string& at, int64_t layer) {
+    const int64_t hidden = config_.hidden_size, width = config_.intermediate_size;
+    linear(at + "linear", hidden, hidden);
+    if (config_.block_owner(layer) != layer) return;
+    const SharedBlockSettings& blocks = config_.shared_blocks;
+    const int64_t queries = config_.query_width(layer);
+    const int64_t keys = config_.key_value_heads_of(layer) * config_.head_dim_of(layer);
+    const std::string block = at + "shared_transformer.", in = block + "self_attn.",
+                      mlp = block + "feed_forward.";
+    const auto adapters = [&](const std::string& list, int64_t out, int64_t in_size) {
+      for (int64_t user = layer; user < config_.num_hidden_layers; ++user) {
+        if (!config_.runs_block(user) || config_.block_owner(user) != layer) continue;
+        const std::string pair = fmt::format("{}.{}.", list, config_.block_use(user));
+        linear(pair + "0", blocks.adapter_rank, in_size);
+        linear(pair + "1", out, blocks.adapter_rank);
+      }
+    };
+    linear(in + "q_proj", queries, 2 * hidden);
+    linear(in + "k_proj", keys, 2 * hidden);
+    linear(in + "v_proj", keys, 2 * hidden);
+    linear(in + "o_proj", hidden, queries);
+    if (blocks.attention_adapters) {
+      for (const char part : {'q', 'k', 'v'})
+        adapters(fmt::format("{}linear_{}_adapter_list", in, part), part == 'q' ? queries : keys, 2 * hidden);
+    }
+    linear(mlp + "gate_up_proj", 2 * width, hidden);
+    linear(mlp + "down_proj", hidden, width);
+    adapters(mlp + "gate_up_proj_adapter_list", 2 * width, hidden);
+    norm(block + "input_layernorm", 2 * hidden);
+    norm(block + "pre_ff_layernorm", hidden);
+  }
+
   void attention(const std::string& at, int64_t layer) {
     const int64_t hidden = config_.hidden_size, head_dim = config_.head_dim_of(layer);
     const int64_t queries = config_.query_width(layer);
@@ -285,40 +319,6 @@ class ShapeList {
 
 }  // namespace
 
-double Config::mlp_limit(int64_t layer, bool of_expert) const {
-  const std::vector<double>& limits = of_expert ? expert_limits : mlp_limits;
-  return limits.empty() ? 0.0 : limits[static_cast<size_t>(layer)];
-}
-
-int64_t Config::producer_of(int64_t layer) const {
-  if (!shares_keys_values(layer)) return layer;
-  int64_t producer = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
-  while (has_window(producer) != has_window(layer)) --producer;
-  return producer;
-}
-
-bool Config::has_consumers(int64_t layer) const {
-  if (shares_keys_values(layer)) return false;
-  for (int64_t above = num_hidden_layers - gemma4.num_kv_shared_layers; above < num_hidden_layers; ++above) {
-    if (producer_of(above) == layer) return true;
-  }
-  return false;
-}
-
-NormNames Config::norm_names(int64_t layer) const {
-  if (!no_mixer.empty())
-    return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
-  if (parallel) return {"input_layernorm", "", "", ""};
-  if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
-  if (glm_norm_names)
-    return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
-  if (sandwich_norms) {
-    return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-            "post_feedforward_layernorm"};
-  }
-  return {modules_of(*this).before_attention, "", modules_of(*this).before_mlp, ""};
-}
-
 std::vector<ParameterShape> parameter_shapes(const Config& config) {
   const int64_t hidden = config.hidden_size;
   ShapeList list(config);
@@ -326,6 +326,12 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
   if (config.has_per_layer_inputs()) list.per_layer_inputs();
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string at = fmt::format("model.layers.{}.", layer);
+    if (config.runs_block(layer)) {
+      list.shared_block(at, layer);
+      list.delta_rule(at + "mamba_decoder.");
+      list.norm(at + "mamba_decoder.input_layernorm", hidden);
+      continue;
+    }
     const NormNames norms = config.norm_names(layer);
     list.norm_of_layer(at, norms.before_attention);
     const bool mixes = config.has_mixer(layer);

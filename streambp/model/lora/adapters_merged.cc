@@ -11,7 +11,7 @@ namespace streambp {
 
 void Model::enable_adapters(bool enabled) {
   for (const auto& map : maps_) {
-    if (map->adapter) map->adapter->enabled = enabled;
+    if (map->adapter && !map->adapter->of_model) map->adapter->enabled = enabled;
   }
   if (embedding_adapter_) embedding_adapter_->enabled = enabled;
   for (const auto& rows : trained_rows_) {
@@ -54,7 +54,7 @@ void Model::merge_adapters() {
   }
   for (const auto& map : maps_) {
     map->trained_rows = nullptr;
-    if (!map->adapter) continue;
+    if (!map->adapter || map->adapter->of_model) continue;
     const LowRankAdapter& adapter = *map->adapter;
     map->weight->value.addmm_(adapter.b->value, adapter.a->value, /*beta=*/1, adapter.scale);
     if (adapter.bias != nullptr) {

@@ -45,6 +45,8 @@ bool is_map(const ParameterShape& parameter) {
 std::vector<Adaptable> adaptable_modules(const Config& config) {
   std::vector<Adaptable> modules;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
+    // Each layer has modules of its own there, over the same weights.
+    if (is_of_shared_block(parameter.name)) continue;
     if (!is_map(parameter) || (parameter.of_expert && hides_experts(config))) continue;
     modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
                        parameter.role == ParameterRole::kEmbedding,
@@ -95,6 +97,7 @@ std::vector<std::string> gemma4_names(const Config& config) {
 
 /// Linear maps that kAllLinear stands for outside a mixture: the head, and a critic's, excluded.
 std::vector<std::string> all_linear_names(const Config& config) {
+  if (config.has_shared_blocks()) return {"linear", "in_proj", "out_proj"};
   if (config.mixture.biased_interleaved) return {"q_proj", "k_proj", "v_proj", "o_proj"};
   if (config.fused_projections) return {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
   const FamilyModules& modules = modules_of(config);
@@ -131,6 +134,12 @@ std::vector<std::string> all_linear_names(const Config& config) {
 /// gate_up_proj gets the ranks and alphas of both (PEFT 0.21.2, _convert_peft_config_moe).
 LoraConfig without_all_linear(const Config& config, LoraConfig lora) {
   if (lora.target_modules != std::vector<std::string>{kAllLinear}) return lora;
+  if (config.has_shared_blocks())
+    throw InputError(
+        "LoRA target '{}': it stands for maps of blocks that several layers of a {} model share, which can't "
+        "be adapted "
+        "here; expected some of {}",
+        kAllLinear, config.family, fmt::join(all_linear_names(config), ", "));
   lora.target_modules = all_linear_names(config);
   // Where every layer has experts that are no modules, there may be no MLP.
   const std::vector<Adaptable> modules = adaptable_modules(config);
@@ -236,6 +245,12 @@ class Targets {
                          [&](const Adaptable& m) { return !m.is_parameter && m.name == name; });
     };
     for (const std::string& module : all) {
+      if (config_.has_shared_blocks() && is_of_shared_block(module + ".") && is_target(module))
+        throw InputError(
+            "LoRA targets fit {}, of a block that several layers of a {} model share, which can't be adapted "
+            "here; "
+            "expected some of {}",
+            module, config_.family, fmt::join(all_linear_names(config_), ", "));
       if (target_ && is_target(module) && !can_adapt(module))
         throw InputError("LoRA target_modules '{}': fits {}, which is no linear map", lora_.target_pattern,
                          module);

@@ -51,6 +51,12 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
     if (is_of_hyper_connection(shape.name))
       throw InputError("LoRA modules_to_save: {} is of a hyper-connection, which is not supported",
                        holders.front());
+    if (is_of_shared_block(shape.name))
+      throw InputError(
+          "LoRA modules_to_save: {} is of a block that several layers share, of which PEFT would make "
+          "copies, which is "
+          "not supported",
+          holders.front());
     for (const LoraTarget& target : targets) {
       if (has_part(target.module, holders.front()))
         throw InputError("LoRA modules_to_save: {} is also a target of the adapter", target.module);

@@ -50,6 +50,10 @@ void QuantizedWeights::leave(int64_t layer) noexcept {
 
 std::shared_ptr<QuantizedWeights> quantize_layers(const Config& config, const Quantization& quantization,
                                                   Model::Placement& placement) {
+  if (config.has_shared_blocks())
+    throw InputError(
+        "--quantize: {} has blocks that several layers share, expected none (and --dtype bfloat16)",
+        config.family);
   std::set<std::string> names;
   for (const ParameterShape& shape : parameter_shapes(config)) {
     if (is_quantizable(shape, quantization)) names.insert(shape.name);

@@ -10,15 +10,19 @@
 namespace streambp {
 namespace {
 
+const char* approximation(Activation activation) {
+  return activation == Activation::kGelu ? "none" : "tanh";
+}
+
 at::Tensor activate(const at::Tensor& x, Activation activation) {
-  return activation == Activation::kSilu ? at::silu(x) : at::gelu(x, "tanh");
+  return activation == Activation::kSilu ? at::silu(x) : at::gelu(x, approximation(activation));
 }
 
 void activate_in_place(at::Tensor& x, Activation activation) {
   if (activation == Activation::kSilu) {
     at::silu_(x);
   } else {
-    at::gelu_(x, "tanh");
+    at::gelu_(x, approximation(activation));
   }
 }
 
@@ -27,8 +31,13 @@ void activate_backward(at::Tensor& d_activated, const at::Tensor& x, Activation 
   if (activation == Activation::kSilu) {
     at::silu_backward_out(d_activated, d_activated, x);
   } else {
-    at::gelu_backward_out(d_activated, d_activated, x, "tanh");
+    at::gelu_backward_out(d_activated, d_activated, x, approximation(activation));
   }
+}
+
+/// Whether our kernels know the activation: they have no erf.
+bool has_kernel_of(Activation activation) {
+  return activation != Activation::kGelu;
 }
 
 template <typename S>
@@ -53,7 +62,8 @@ at::Tensor gate_plain(Activation activation, const at::Tensor& gate_proj, const 
 
 at::Tensor gate(Activation activation, const at::Tensor& gate_proj, const at::Tensor& up_proj,
                 bool overwrite) {
-  if (!has_fused_kernels({gate_proj, up_proj})) return gate_plain(activation, gate_proj, up_proj);
+  if (!has_kernel_of(activation) || !has_fused_kernels({gate_proj, up_proj}))
+    return gate_plain(activation, gate_proj, up_proj);
   at::Tensor product = overwrite ? gate_proj : at::empty_like(gate_proj);
   launch_for(gate_proj, [&](auto number) {
     using S = decltype(number);
@@ -92,7 +102,7 @@ void gate_backward_plain(Activation activation, at::Tensor& gate_proj, at::Tenso
 
 void gate_backward(Activation activation, at::Tensor& gate_proj, at::Tensor& up_proj, at::Tensor& d_product,
                    bool wants_product, const at::Tensor& row_weights, at::Tensor* d_row_weights) {
-  if (!has_fused_kernels({gate_proj, up_proj, d_product, row_weights})) {
+  if (!has_kernel_of(activation) || !has_fused_kernels({gate_proj, up_proj, d_product, row_weights})) {
     gate_backward_plain(activation, gate_proj, up_proj, d_product, wants_product, row_weights, d_row_weights);
     return;
   }

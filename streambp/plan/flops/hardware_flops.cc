@@ -1,6 +1,7 @@
 #include "streambp/plan/flops/hardware_flops.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "streambp/model/scored.h"
 #include "streambp/plan/flops/delta_rule_flops.h"
@@ -10,12 +11,23 @@
 namespace streambp::plan {
 namespace {
 
+/// Of the first `tokens` of the stream.
+std::vector<int64_t> lengths_of_first(const std::vector<int64_t>& lengths, double tokens) {
+  std::vector<int64_t> first;
+  auto left = static_cast<int64_t>(std::llround(tokens));
+  for (const int64_t length : lengths) {
+    first.push_back(std::min(length, left));
+    left -= first.back();
+  }
+  return first;
+}
+
 /// One layer over one stream.
 class LayerFlops {
  public:
   LayerFlops(const Config& config, const DecoderLayer& layer, int64_t index, double tokens,
              const std::vector<int64_t>& lengths)
-      : tokens_(tokens) {
+      : tokens_(tokens), lengths_(lengths) {
     const DecoderLayer::Weights& weights = layer.weights();
     if (weights.recurrent_out != nullptr) output_.add(*weights.recurrent_out);
     if (config.is_recurrent(index) && config.has_mixer(index)) {
@@ -34,6 +46,12 @@ class LayerFlops {
       keys_values_.add(*latent.kv_a_proj);
       expansion_.add(*latent.kv_b_proj);
       indexer_ = indexer_flops(weights, lengths);
+    } else if (weights.block.is_there()) {
+      // All of it is run again for the state that a chunk leaves.
+      block_attention_ = 2.0 * static_cast<double>(config.query_width(index));
+      attention_ = block_attention_ * visible_pairs(lengths, /*window=*/0);
+      for (const Linear* map : weights.projections()) keys_values_.add(*map);
+      add_block(weights.block, keys_values_);
     } else if (config.attends(index)) {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
@@ -57,7 +75,9 @@ class LayerFlops {
                       runs.output * output_.forward + runs.mlp * mlp_.forward + runs.down * down_.forward +
                       runs.attention * rule_.forward + runs.keys_values * rule_.state +
                       runs.attention * (1.0 + runs.prefixes) * expansion_.forward) +
-           runs.attention * 2.0 * attention_;
+           runs.attention * 2.0 * attention_ +
+           2.0 * block_attention_ *
+               visible_pairs(lengths_of_first(lengths_, runs.keys_values * tokens_), /*window=*/0);
   }
 
   /// Of the layer's first run alone, whose picks all others take.
@@ -75,6 +95,8 @@ class LayerFlops {
   double tokens_;
   double attention_ = 0.0;  // one product of scores, or with them; of picked rows those that a mask hides too
   double indexer_ = 0.0;
+  double block_attention_ = 0.0;  // of a shared block, of a pair of tokens
+  std::vector<int64_t> lengths_;
   DeltaRuleFlops rule_;  // of a recurrent layer
   MapFlops queries_, gates_, keys_values_, output_, mlp_, down_;
   MapFlops expansion_;  // of latents to keys and values: in every run of attention, and in its backward pass

@@ -50,6 +50,13 @@ double mlp_width(const Config& config, int64_t layer) {
   return static_cast<double>(width);
 }
 
+void add_block(const SharedBlock& block, MapFlops& maps) {
+  maps.add(*block.o_proj);
+  for (const Linear* map : block.mlp.input_maps()) maps.add(*map);
+  maps.add(*block.mlp.down_proj);
+  maps.add(*block.linear);
+}
+
 void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down) {
   const auto add = [&](const GatedMlp& one, double share) {
     for (const Linear* map : one.input_maps()) mlp.add(*map, share);

@@ -25,6 +25,9 @@ struct MapFlops {
 /// Numbers of a token between the products of a layer's MLP, or of its chosen experts.
 double mlp_width(const Config& config, int64_t layer);
 
+/// Adds the maps of a shared block that are not its attention's projections.
+void add_block(const SharedBlock& block, MapFlops& maps);
+
 /// Adds a layer's MLP, or its router and experts, to `mlp`, and the last projections to `down`.
 void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down);
 

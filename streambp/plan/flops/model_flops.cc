@@ -72,6 +72,7 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     }
     for (const Linear* map : maps_before_attention(weights)) maps.add(*map);
     add_mlp(weights, maps, maps);
+    if (weights.block.is_there()) add_block(weights.block, maps);
     for (const StreamGates* gates :
          {&weights.into_attention, &weights.out_of_attention, &weights.into_mlp, &weights.out_of_mlp})
       maps.add(*gates);

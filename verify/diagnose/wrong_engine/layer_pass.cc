@@ -192,6 +192,7 @@ class LayerPass {
   at::Tensor half_leaking(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
                           const LayerRun& run) const {
     const DecoderLayer::Weights& w = layer.weights();
+    if (w.block.is_there()) throw InputError("--diagnose: mistakes of a state behind a shared block");
     const bool state = settings_.leak == Leak::kState;
     const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
     const at::Tensor attended = delta_rule_forward(w.delta_rule, input, state ? by_rows_ : rows.offsets, {},

@@ -73,6 +73,7 @@ TEST(ReferenceOps, EveryOperationPassesItsChecks) {
                            "clip",
                            "silu",
                            "gelu_tanh",
+                           "gelu",
                            "log_sigmoid",
                            "sigmoid",
                            "softplus",

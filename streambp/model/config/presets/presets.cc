@@ -236,6 +236,9 @@ constexpr Preset kPresets[] = {
   {"hunyuan-7b", "hunyuan_v1_dense", 128167, 4096, 32, 32, 8, 128, 14336, 262144, 1e-5, 1e4, true, kB16, kHunyuan},
   {"exaone-4.0-1.2b", "exaone4",    102400, 2048, 30, 32, 8,  64,  4096,  65536, 1e-5, 1e6, true,  kB16, kExaone4Small},
   {"exaone-4.0-32b",  "exaone4",    102400, 5120, 64, 40, 8, 128, 27392, 131072, 1e-5, 1e6, false, kB16, kExaone4},
+  {"zamba2-1.2b",     "zamba2",      32000, 2048, 38, 32, 32,  0,  8192,   4096, 1e-5, 1e4, true,  kB16, kZamba2Small},
+  {"zamba2-2.7b",     "zamba2",      32000, 2560, 54, 32, 32,  0, 10240,   4096, 1e-5, 1e4, true,  kB16, kZamba2Middle},
+  {"zamba2-7b",       "zamba2",      32000, 3584, 81, 32, 32,  0, 14336,   4096, 1e-5, 1e4, true,  kB16, kZamba2Large},
   // Small enough to measure on two cores.
   {"qwen3-cpu",       "qwen3",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
   {"qwen2-cpu",       "qwen2",       32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-6, 1e6, false, kF32},
@@ -248,6 +251,7 @@ constexpr Preset kPresets[] = {
   {"granite-4.0-h-cpu", "granitemoehybrid", 32000, 512, 4, 8, 4, 64, 1536, 32768, 1e-5, 1e4, false, kF32, kGraniteHybridCpu},
   {"falcon-h1-cpu",   "falcon_h1",   32000,  512,  4,  8, 2,  64,  1024,  32768, 1e-5, 1e6, false, kF32, kFalconCpu},
   {"lfm2-cpu",        "lfm2",        32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-5, 1e6, true,  kF32, kLfm2Cpu},
+  {"zamba2-cpu",      "zamba2",      32000,  512,  4,  8, 8,   0,  1536,   4096, 1e-5, 1e4, true,  kF32, kZamba2Cpu},
   // For tests: sizes that differ from each other, and windows and scaling that start within a few dozen tokens.
   {"qwen3-tiny",      "qwen3",         101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64},
   {"qwen2-tiny",      "qwen2",         101,   32,  3,  4, 2,   8,    44,    512, 1e-6, 1e4, false, kF64},
@@ -297,6 +301,8 @@ constexpr Preset kPresets[] = {
   {"hy-v4-tiny",      "hy_v4",         101,   32,  3,  3, 3,   0,    44,    512, 1e-5, 1e4, true,  kF64, kHyV4Tiny},
   {"kimi-linear-tiny", "kimi_linear",  101,   32,  3,  4, 4,   0,    44,    512, 1e-3, 0,   false, kF64, kKimiLinearTiny},
   {"step3p7-tiny",    "step3p5",       101,   32,  4,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kStep37Tiny},
+  {"zamba2-tiny",     "zamba2",        101,   32,  4,  4, 4,   0,    44,    512, 1e-2, 1e4, true,  kF64, kZamba2Tiny},
+  {"zamba2-plain-tiny", "zamba2",      101,   32,  3,  4, 2,   0,    44,    512, 1e-5, 1e4, true,  kF64, kZamba2PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
   {"hunyuan-tiny",    "hunyuan_v1_dense", 101, 32, 2,  4, 2,  16,    44,    512, 1e-5, 100, true,  kF64, kHunyuan},
   {"helium-tiny",     "helium",        101,   32,  2,  4, 2,   8,    44,    512, 1e-8, 1e4, false, kF64, kHeliumTiny},

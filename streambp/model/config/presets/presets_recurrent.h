@@ -97,6 +97,31 @@ inline constexpr const char* kNemotron3Nano = R"({"hybrid_override_pattern": "ME
 inline constexpr const char* kNemotronHTiny = R"({"hybrid_override_pattern": "M-*ME", "mamba_num_heads": 4, "mamba_head_dim": 16,
   "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "moe_shared_expert_intermediate_size": 24,
   "ssm_state_size": 5, "n_groups": 1, "time_step_min": 0.69, "layer_norm_epsilon": 1e-5})";
+inline constexpr const char* kZamba2Small = R"({"layers_block_type": ["mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba",
+  "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid",
+  "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba",
+  "mamba"], "n_mamba_heads": 64, "mamba_d_state": 128, "num_mem_blocks": 1, "adapter_rank": 128, "use_mem_rope": true,
+  "use_shared_attention_adapter": true})";
+inline constexpr const char* kZamba2Middle = R"({"layers_block_type": ["mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba",
+  "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba",
+  "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid",
+  "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba",
+  "mamba", "hybrid", "mamba", "mamba"], "n_mamba_heads": 80, "mamba_d_state": 64, "num_mem_blocks": 2, "adapter_rank": 128})";
+inline constexpr const char* kZamba2Large = R"({"layers_block_type": ["mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba",
+  "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid",
+  "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba",
+  "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba",
+  "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba",
+  "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba",
+  "mamba", "hybrid", "mamba", "mamba", "mamba"], "n_mamba_heads": 112, "mamba_d_state": 64, "mamba_ngroups": 2,
+  "num_mem_blocks": 2, "adapter_rank": 128, "use_mem_rope": true})";
+inline constexpr const char* kZamba2Cpu = R"({"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "n_mamba_heads": 16, "mamba_d_state": 64, "num_mem_blocks": 1,
+  "adapter_rank": 16, "use_mem_rope": true})";
+inline constexpr const char* kZamba2Tiny = R"({"layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"], "n_mamba_heads": 4, "mamba_d_state": 6,
+  "mamba_d_conv": 3, "time_step_min": 0.6, "num_mem_blocks": 2, "adapter_rank": 5, "use_mem_rope": true,
+  "use_shared_attention_adapter": true})";
+inline constexpr const char* kZamba2PlainTiny = R"({"layers_block_type": ["mamba", "hybrid", "hybrid"], "n_mamba_heads": 2, "mamba_d_state": 5, "adapter_rank": 4,
+  "num_mem_blocks": 1})";
 // clang-format on
 
 }  // namespace streambp

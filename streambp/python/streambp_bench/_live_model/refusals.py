@@ -43,6 +43,9 @@ def check_class(base):
 
 def check_layers(base):
     """Raises InputError for a model whose layers read more than the layer below gives: they are no nodes of their own."""
+    if text_config(base).model_type == "zamba2":
+        raise InputError("Zamba 2: its layers take the embedding and a block that several of them share, which streambp_bench.patch() does not hand them; "
+                         "streambp_bench.backward(model, ...) has the same gradients")
     if text_config(base).model_type == "gemma4_text":
         raise InputError("Gemma 4: its layers take keys, values and embeddings from elsewhere, which streambp_bench.patch() does not hand them; "
                          "streambp_bench.backward(model, ...) has the same gradients")
@@ -120,7 +123,7 @@ def check_gate(name, experts, config):
 
 def check_norm_groups(name, norm, config):
     """Mamba-2's gated norm is one of each group of channels; those of transformers 5.20's Granite and Bamba are one of all, whatever the config says."""
-    groups = getattr(config, "mamba_n_groups", getattr(config, "n_groups", 1))
+    groups = next((getattr(config, key) for key in ("mamba_n_groups", "mamba_ngroups", "n_groups") if hasattr(config, key)), 1)
     channels = norm.weight.numel()
     if getattr(norm, "group_size", channels // getattr(norm, "n_groups", 1)) != channels // groups:
         raise InputError(f"{name}: {type(norm).__name__} takes {channels} channels as one, expected groups of {channels // groups}, the config's {groups}: "

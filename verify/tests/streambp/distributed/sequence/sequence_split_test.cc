@@ -139,6 +139,16 @@ TEST(SequenceSplit, RefusesIndexersByName) {
   }
 }
 
+/// The state that a chunk leaves needs attention to rows that other ranks would hold.
+TEST(SequenceSplit, RefusesSharedBlocksByName) {
+  EXPECT_TRUE(refused(
+      [] {
+        SequenceSplit(preset("zamba2-tiny"), {0, 9}, 2);
+      },
+      "rows of zamba2 over 2 ranks", "expected whole sequences on every rank"));
+  EXPECT_EQ(SequenceSplit(preset("zamba2-tiny"), {0, 9}, 1).ranks(), 1);
+}
+
 TEST(SequenceSplit, ABatchKeepsPositionsAndTargets) {
   const Batch whole = random_batch({11, 7}, 101, 5);
   const SequenceSplit split(preset("qwen3-tiny"), whole.offsets, 3);

@@ -187,6 +187,15 @@ TEST(HardwareFlops, CountTheGatesOfStreams) {
                          "hy-v4-tiny, LoRA");
 }
 
+// Chunks leave states for which a shared block runs once more.
+TEST(HardwareFlops, CountBlocksAsOftenAsTheyRun) {
+  for (const char* name : {"zamba2-tiny", "zamba2-plain-tiny"}) {
+    Model model = equality_model(name, 3);
+    expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5), "sft", {},
+                           name);
+  }
+}
+
 TEST(HardwareFlops, LeaveOutWhatIsFrozen) {
   const Config config = preset("llama-tiny");
   for (const Trainable& trainable : trainable_choices(config)) {

@@ -1,0 +1,49 @@
+// Zamba 2's shared blocks: maps of each layer that runs one, over the same parameters. See model.h.
+#include <fmt/format.h>
+
+#include "streambp/model/model.h"
+
+namespace streambp {
+
+SharedBlock Model::make_shared_block(const std::string& prefix, int64_t index,
+                                     DecoderLayer::Weights& weights) {
+  // Maps have the names of this layer's modules, and adapters of their own, over parameters of the block's
+  // owner.
+  const std::string own = prefix + "shared_transformer.";
+  const std::string owner = fmt::format("model.layers.{}.shared_transformer.", config_.block_owner(index));
+  const auto map = [&](const std::string& name) { return add_linear(own + name, owner + name + ".weight"); };
+  const auto adapter = [&](const std::string& list) {
+    const std::string pair = fmt::format("{}{}.{}.", owner, list, config_.block_use(index));
+    return LowRankAdapter{
+        .a = &parameter(pair + "0.weight"), .b = &parameter(pair + "1.weight"), .of_model = true};
+  };
+  const auto projection = [&](const char* part) {
+    Linear* const made = map(fmt::format("self_attn.{}_proj", part));
+    if (config_.shared_blocks.attention_adapters)
+      made->adapter = adapter(fmt::format("self_attn.linear_{}_adapter_list", part));
+    return made;
+  };
+  weights.q_proj = projection("q");
+  weights.k_proj = projection("k");
+  weights.v_proj = projection("v");
+  SharedBlock block;
+  block.input_norm = norm_of(owner + "input_layernorm");
+  block.before_mlp = norm_of(owner + "pre_ff_layernorm");
+  block.o_proj = map("self_attn.o_proj");
+  const LowRankAdapter of_both = adapter("feed_forward.gate_up_proj_adapter_list");
+  const auto half = [&](int64_t which) {
+    const int64_t width = config_.intermediate_size, first = which * width;
+    Linear* const made = map("feed_forward.gate_up_proj");
+    made->weight = add_rows(*made->weight, first, width);
+    made->first_row = first;
+    made->adapter = of_both;
+    made->adapter->b = add_rows(*of_both.b, first, width);
+    return made;
+  };
+  Linear *const gate = half(0), *const up = half(1);
+  block.mlp = {gate, up, map("feed_forward.down_proj"), config_.hidden_act};
+  block.linear = add_map(prefix + "linear", /*bias=*/false);
+  return block;
+}
+
+}  // namespace streambp
