@@ -1,7 +1,8 @@
 // What presets of models with recurrent layers add to their sizes, as published files have it
 // (ibm-granite/granite-4.0-h-350m, -tiny and -small, ibm-fms/Bamba-9B, LiquidAI/LFM2-1.2B and LFM2-8B-A1B,
 // tiiuae/Falcon-H1-0.5B and -7B without their multipliers, nvidia/Nemotron-H-8B-Base-8K,
-// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B, moonshotai/Kimi-Linear-48B-A3B and Qwen's, config.json).
+// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B, moonshotai/Kimi-Linear-48B-A3B, Zyphra/Zamba2-1.2B, -2.7B and -7B,
+// and Qwen's, config.json).
 #pragma once
 
 namespace streambp {

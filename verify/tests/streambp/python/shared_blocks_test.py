@@ -4,16 +4,12 @@ import unittest
 
 import streambp_bench as sb
 import torch
-import transformers
 from peft import LoraConfig, get_peft_model
 from python_case import Case, autograd, in_float64, inputs_of, model_in_float64, take_gradients
 
 MODELS = ("zamba2", "zamba2-plain")
-# transformers 5.23 gives the blocks' adapters to other layers than published files do.
-KNOWN = tuple(int(part) for part in transformers.__version__.split(".")[:2]) >= (5, 24)
 
 
-@unittest.skipUnless(KNOWN, "needs transformers 5.24")
 class SharedBlocks(Case):
     def compare(self, model, what, inputs, run):
         theirs_loss, theirs = autograd(model, inputs)
