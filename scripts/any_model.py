@@ -50,7 +50,7 @@ OF_FAMILIES = {
     "longcat_flash": {"num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2},
     "mamba2": {"num_heads": 4, "head_dim": 16},
     "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8, "indexer_compress_ratio": 2, "hc_lowrank": 8},
-    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"] * 2, "num_hidden_layers": 4, "attention_hidden_size": 64, "attention_head_dim": 16, "head_dim": 16},
     **dict.fromkeys(("inkling2_text", "inkling2_loop_text"), {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "sliding_window_size": 5, "rel_extent": 16,
                                                               "unpadded_vocab_size": 61, "n_layers_per_attn_res_block": 2}),
 }

@@ -32,7 +32,8 @@ ModelConfig adapted(ModelConfig config) {
     const std::string suffix = ".weight";
     const bool is_linear =
         name.find("proj") != std::string::npos || name.find("input_gate") != std::string::npos;
-    if (!is_linear || !name.ends_with(suffix) || is_norm(name)) continue;
+    const bool is_adapter = name.find("_adapter_list.") != std::string::npos;  // one of the model's own
+    if (!is_linear || is_adapter || !name.ends_with(suffix) || is_norm(name)) continue;
     adapt(name.substr(0, name.size() - suffix.size()));
   }
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {

@@ -302,7 +302,7 @@ constexpr Preset kPresets[] = {
   {"kimi-linear-tiny", "kimi_linear",  101,   32,  3,  4, 4,   0,    44,    512, 1e-3, 0,   false, kF64, kKimiLinearTiny},
   {"step3p7-tiny",    "step3p5",       101,   32,  4,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kStep37Tiny},
   {"zamba2-tiny",     "zamba2",        101,   32,  4,  4, 4,   0,    44,    512, 1e-2, 1e4, true,  kF64, kZamba2Tiny},
-  {"zamba2-plain-tiny", "zamba2",      101,   32,  3,  4, 2,   0,    44,    512, 1e-5, 1e4, true,  kF64, kZamba2PlainTiny},
+  {"zamba2-plain-tiny", "zamba2",      101,   32,  3,  4, 2,   0,    44,    512, 1e-2, 1e4, true,  kF64, kZamba2PlainTiny},
   {"glm4-moe-tiny",   "glm4_moe",      101,   32,  3,  4, 2,  16,    44,    512, 1e-5, 1e4, false, kF64, kGlm4MoeTiny},
   {"hunyuan-tiny",    "hunyuan_v1_dense", 101, 32, 2,  4, 2,  16,    44,    512, 1e-5, 100, true,  kF64, kHunyuan},
   {"helium-tiny",     "helium",        101,   32,  2,  4, 2,   8,    44,    512, 1e-8, 1e4, false, kF64, kHeliumTiny},

@@ -118,10 +118,10 @@ inline constexpr const char* kZamba2Large = R"({"layers_block_type": ["mamba", "
   "num_mem_blocks": 2, "adapter_rank": 128, "use_mem_rope": true})";
 inline constexpr const char* kZamba2Cpu = R"({"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"], "n_mamba_heads": 16, "mamba_d_state": 64, "num_mem_blocks": 1,
   "adapter_rank": 16, "use_mem_rope": true})";
-inline constexpr const char* kZamba2Tiny = R"({"layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"], "n_mamba_heads": 4, "mamba_d_state": 6,
-  "mamba_d_conv": 3, "time_step_min": 0.6, "num_mem_blocks": 2, "adapter_rank": 5, "use_mem_rope": true,
+inline constexpr const char* kZamba2Tiny = R"({"layers_block_type": ["hybrid", "mamba", "hybrid", "hybrid"], "n_mamba_heads": 4, "mamba_d_state": 16,
+  "mamba_d_conv": 3, "time_step_min": 0.3, "num_mem_blocks": 2, "adapter_rank": 5, "use_mem_rope": true,
   "use_shared_attention_adapter": true})";
-inline constexpr const char* kZamba2PlainTiny = R"({"layers_block_type": ["mamba", "hybrid", "hybrid"], "n_mamba_heads": 2, "mamba_d_state": 5, "adapter_rank": 4,
+inline constexpr const char* kZamba2PlainTiny = R"({"layers_block_type": ["mamba", "hybrid", "hybrid"], "n_mamba_heads": 4, "mamba_d_state": 7, "adapter_rank": 4,
   "num_mem_blocks": 1})";
 // clang-format on
 

@@ -88,12 +88,6 @@ TEST(Zamba2, HasTheParametersOfTransformers) {
   }
 }
 
-TEST(Zamba2, HasAsManyParametersAsPublished) {
-  EXPECT_NEAR(static_cast<double>(parameter_count(preset("zamba2-1.2b"))), 1.215e9, 0.01e9);
-  EXPECT_NEAR(static_cast<double>(parameter_count(preset("zamba2-2.7b"))), 2.66e9, 0.03e9);
-  EXPECT_NEAR(static_cast<double>(parameter_count(preset("zamba2-7b"))), 7.36e9, 0.05e9);
-}
-
 TEST(Zamba2, IsRefusedByNameWhereItCanNotBe) {
   const json good = zamba2();
   EXPECT_TRUE(refuses(without(good, "layers_block_type"), "layers_block_type"));

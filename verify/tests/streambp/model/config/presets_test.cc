@@ -48,6 +48,9 @@ const std::map<std::string, int64_t> kOfClasses = {{"command-r-35b", 34'980'831'
                                                    {"hy4-preview", 58'278'193'133 + 33 * 256},
                                                    {"kimi-linear-48b-a3b", 49'122'675'072 + 26 * 256},
                                                    {"step-3.7-flash", 196'956'118'272 + 42 * 288},
+                                                   {"zamba2-1.2b", 1'215'064'704},
+                                                   {"zamba2-2.7b", 2'662'214'560},
+                                                   {"zamba2-7b", 7'356'749'648},
                                                    {"glm-5", 743'911'199'232 + 75 * 256}};
 
 // What the model cards and `model.safetensors.index.json` give, of Granite 4 and Nemotron-H transformers'
