@@ -74,7 +74,7 @@ void expect_groups(Model& model) {
 
 TEST(GradientGroups, HoldEveryTrainedParameterOnce) {
   for (const char* name : {"qwen3-tiny", "llama-tied-tiny", "gemma4-per-layer-tiny", "qwen3.5-tiny",
-                           "phi3-tiny", "deepseek-v3-tiny", "gpt-oss-tiny"}) {
+                           "phi3-tiny", "deepseek-v3-tiny", "gpt-oss-tiny", "zamba2-tiny"}) {
     SCOPED_TRACE(name);
     Model model = Model::random(preset(name), {at::kDouble, at::kCPU, at::kDouble, {}}, 1);
     expect_groups(model);
@@ -103,6 +103,13 @@ TEST(GradientGroups, OfPerLayerInputsAreFinalLastWhereTheEmbeddingIsFrozen) {
   Model model =
       Model::random(preset("gemma4-per-layer-tiny"), {at::kDouble, at::kCPU, at::kDouble, of_inputs}, 1);
   EXPECT_EQ(gradient_groups(model).back().size(), 3);  // the table, the projection and its norm
+  expect_groups(model);
+}
+
+TEST(GradientGroups, OfSharedBlocksAreFinalLastWhereTheEmbeddingIsFrozen) {
+  Model model =
+      Model::random(preset("zamba2-tiny"), {at::kDouble, at::kCPU, at::kDouble, is_of_shared_block}, 1);
+  EXPECT_EQ(gradient_groups(model).size(), 1);
   expect_groups(model);
 }
 
