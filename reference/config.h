@@ -49,9 +49,12 @@ struct MixtureSettings {
   int n_group = 1;                     // of experts
   int topk_group = 1;                  // in how many of the groups a token's experts are
   double routed_scaling_factor = 1.0;  // of what the experts add
-  bool stacked = false;                // Hunyuan 4: experts in two matrices for all; see parameter_shapes
-  bool granite_names = false;          // Granite: experts in two matrices for all; see parameter_shapes
-  bool added_to_mlp = false;           // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
+  bool sqrt_softplus_scores = false;   // DeepSeek V4: scores are sqrt(softplus(z)) of the router's z
+  std::vector<bool> hashed = {};  // DeepSeek V4, of each layer: a token's experts are those that gate.tid2eid
+                                  // has for it. Empty: in none
+  bool stacked = false;           // Hunyuan 4: experts in two matrices for all; see parameter_shapes
+  bool granite_names = false;     // Granite: experts in two matrices for all; see parameter_shapes
+  bool added_to_mlp = false;      // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
 
 /// Latent attention (DeepSeek-V2, 2024, https://arxiv.org/abs/2405.04434): keys and values of all heads are
@@ -79,12 +82,22 @@ struct IndexerSettings {
   double norm_eps = 1e-6;         // of the norm of its key
 };
 
-/// Hyper-connections (Zhu et al. 2024, https://arxiv.org/abs/2409.19606) as Hunyuan 4 has them; see
-/// Layers::streams_read.
+/// DeepSeek V4's attention (transformers, modeling_deepseek_v4.py); see Layers::compressed_attention.
+struct CompressedSettings {
+  int q_lora_rank = 0;          // of the queries' vector; 0: the model has other attention
+  int window = 0;               // how many tokens a query sees, itself included
+  std::vector<int> rates = {};  // of each layer: tokens of a block that a compressor makes one key; 0: none
+  std::vector<bool> overlaps = {};    // of each layer with blocks: they overlap, and an indexer picks them
+  int o_groups = 0, o_lora_rank = 0;  // the first of two projections of the output is one of each group
+};
+
+/// Hyper-connections (Zhu et al. 2024, https://arxiv.org/abs/2409.19606) as Hunyuan 4 and DeepSeek V4 have
+/// them; see Layers::streams_read.
 struct HyperSettings {
   int streams = 0;  // of every token; 0: one, which each half of a layer reads and adds to
   double magnitude = 1.0;
   double eps = 0.0;
+  int sinkhorn_iters = 0;  // DeepSeek V4: streams are mixed by a matrix that is normalised as often; 0: not
 };
 
 /// The gated delta rule, or a state space, in place of attention; see ops_recurrent.h.
@@ -174,6 +187,7 @@ struct ModelConfig {
   double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
   double swiglu_limit = 0.0;  // what gate and up are clamped to in it; Hunyuan 4, with alpha 0: of routed
                               // experts before hidden_act; 0: they are not
+  bool limits_all_experts = false;  // DeepSeek V4: likewise of the expert that every token has
   /// Step 3.7, of each layer: the limit of limited_swiglu (mixture.h), which its experts and its other MLPs
   /// have for the product of the activated gate and up; 0: they have that. Empty: in every layer.
   std::vector<double> expert_limits = {}, mlp_limits = {};
@@ -194,7 +208,8 @@ struct ModelConfig {
   DeltaRuleSettings delta_rule = {};
   ModuleNames modules = {};
   LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
-  IndexerSettings indexer = {};         // of latent attention
+  IndexerSettings indexer = {};         // of latent attention, or of blocks
+  CompressedSettings compressed = {};
   HyperSettings hyper = {};
   Gemma4Settings gemma4 = {};
   bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
@@ -222,6 +237,10 @@ struct ModelConfig {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
+  bool is_compressed() const { return compressed.q_lora_rank > 0; }
+  bool is_hashed(int layer) const {
+    return !mixture.hashed.empty() && mixture.hashed[static_cast<std::size_t>(layer)];
+  }
   /// The layer whose indexer picks what a layer sees.
   int picker_of(int layer) const {
     while (!indexer.shared.empty() && indexer.shared[static_cast<std::size_t>(layer)]) --layer;
@@ -314,6 +333,17 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 /// - hyper-connections of S streams of D entries: `attn_hc` and `ffn_hc`, each with `.fn` [2 S, S D], `.base`
 ///   [1, 2 S] and `.scale` [1, 2], and of the model `hc_head.hc_fn` [S, S D], `hc_base` [1, S] and `hc_scale`
 ///   [1, 1].
+///   Where streams are mixed `attn_hc` and `ffn_hc` have S S rows more in `.fn` and `.base`, of row j of the
+///   matrix those from 2 S + j S on, and a third number in `.scale`.
+/// - DeepSeek V4's attention: `self_attn.q_a_proj`, `q_a_norm` and `q_b_proj`, `kv_proj` [head_dim,
+///   hidden_size], `kv_norm`, `o_a_proj` [o_groups o_lora_rank, H E / o_groups], `o_b_proj`, `sinks`; of a
+///   layer with blocks of rate tokens `self_attn.compressor` with `kv_proj`, `gate_proj` [n, hidden_size],
+///   `position_bias` [rate, n] without ".weight" and `kv_norm` [1, head_dim], where n is head_dim or, of
+///   blocks that overlap, twice that; and then `compressor.indexer` with the same of the indexer's head_dim,
+///   `q_b_proj` and `scorer.weights_proj`, none of which ever has a gradient but 0.
+/// - a hashed layer has `mlp.gate.tid2eid` [vocab_size, num_experts_per_tok], which are whole numbers, in
+/// place
+///   of a router's correction.
 /// - attention_sinks: `self_attn.sinks` [1, H], without ".weight".
 /// - a sparse layer: the router `mlp.gate` and its experts `mlp.experts.0` and so on, each with `gate_proj`,
 ///   `up_proj` and `down_proj` (which Mixtral's files call `block_sparse_moe.gate`, `experts.0.w1`, `w3` and

@@ -111,6 +111,38 @@ class Collector {
     if (config_.attention_sinks) shapes_[module + "sinks"] = {1, heads};
   }
 
+  /// Of keys of `size` entries.
+  void compressor(const std::string& module, int layer, Index size) {
+    const CompressedSettings& settings = config_.compressed;
+    const Index width = settings.overlaps[static_cast<std::size_t>(layer)] ? 2 * size : size;
+    linear(module + "kv_proj", width, config_.hidden_size);
+    linear(module + "gate_proj", width, config_.hidden_size);
+    shapes_[module + "position_bias"] = {settings.rates[static_cast<std::size_t>(layer)], width};
+    row(module + "kv_norm", static_cast<int>(size));
+  }
+
+  void compressed_attention(const std::string& module, int layer) {
+    const CompressedSettings& settings = config_.compressed;
+    const Index hidden = config_.hidden_size, heads = config_.num_attention_heads, size = config_.head_dim;
+    linear(module + "q_a_proj", settings.q_lora_rank, hidden);
+    row(module + "q_a_norm", settings.q_lora_rank);
+    linear(module + "q_b_proj", heads * size, settings.q_lora_rank);
+    linear(module + "kv_proj", size, hidden);
+    row(module + "kv_norm", config_.head_dim);
+    linear(module + "o_a_proj", Index{settings.o_groups} * settings.o_lora_rank,
+           heads * size / settings.o_groups);
+    linear(module + "o_b_proj", hidden, Index{settings.o_groups} * settings.o_lora_rank);
+    shapes_[module + "sinks"] = {1, heads};
+    if (settings.rates[static_cast<std::size_t>(layer)] == 0) return;
+    compressor(module + "compressor.", layer, size);
+    if (!settings.overlaps[static_cast<std::size_t>(layer)]) return;
+    const std::string indexer = module + "compressor.indexer.";
+    compressor(indexer, layer, config_.indexer.head_dim);
+    linear(indexer + "q_b_proj", Index{config_.indexer.heads} * config_.indexer.head_dim,
+           settings.q_lora_rank);
+    linear(indexer + "scorer.weights_proj", config_.indexer.heads, hidden);
+  }
+
   void delta_rule(const std::string& module) {
     const Index hidden = config_.hidden_size;
     if (config_.delta_rule.convolution_alone) {
@@ -177,7 +209,7 @@ class Collector {
     linear(module + config_.modules.down, hidden, width, config_.mlp_bias);
   }
 
-  void experts(const std::string& module) {
+  void experts(const std::string& module, int layer) {
     const Index hidden = config_.hidden_size;
     const Index width = config_.mixture.moe_intermediate_size;
     const int count = config_.mixture.num_experts;
@@ -197,7 +229,11 @@ class Collector {
       linear(module + "gate", count, hidden);
       for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);
     }
-    if (config_.mixture.corrected) shapes_[module + config_.mixture.correction] = {1, count};
+    if (config_.is_hashed(layer)) {
+      shapes_[module + "gate.tid2eid"] = {config_.vocab_size, config_.mixture.num_experts_per_tok};
+    } else if (config_.mixture.corrected) {
+      shapes_[module + config_.mixture.correction] = {1, count};
+    }
     const int shared = config_.mixture.shared_expert_intermediate_size;
     if (shared > 0 && !config_.mixture.shared_expert_ungated) {
       expert(module + "shared_expert.", shared);
@@ -258,10 +294,12 @@ class Collector {
 
   /// Of `scales` weights of every stream; names end in "fn", "base" and "scale".
   void stream_weights(const std::string& names, int scales) {
-    const Index weights = Index{scales} * config_.hyper.streams;
+    const bool is_mixed = scales > 1 && config_.hyper.sinkhorn_iters > 0;
+    const Index streams = config_.hyper.streams;
+    const Index weights = scales * streams + (is_mixed ? streams * streams : 0);
     shapes_[names + "fn"] = {weights, Index{config_.hyper.streams} * config_.hidden_size};
     shapes_[names + "base"] = {1, weights};
-    shapes_[names + "scale"] = {1, scales};
+    shapes_[names + "scale"] = {1, scales + (is_mixed ? 1 : 0)};
   }
 
   void scalar(const std::string& name) { shapes_[name] = {1, 1}; }
@@ -307,6 +345,8 @@ Shapes parameter_shapes(const ModelConfig& config) {
       collect.latent_attention(prefix + "self_attn.");
       if (config.indexer.topk > 0 && config.picker_of(layer) == layer)
         collect.indexer(prefix + "self_attn.indexer.");
+    } else if (mixes && config.is_compressed()) {
+      collect.compressed_attention(prefix + "self_attn.", layer);
     } else if (mixes) {
       collect.attention(prefix + config.modules.attention + ".", layer);
     }
@@ -315,7 +355,7 @@ Shapes parameter_shapes(const ModelConfig& config) {
       collect.mlp(prefix + config.modules.mlp + ".", layer);
     const bool is_granite = config.mixture.granite_names;
     if (is_sparse && is_granite) collect.granite_experts(prefix, layer);
-    if (is_sparse && !is_added && !is_granite) collect.experts(prefix + config.modules.mlp + ".");
+    if (is_sparse && !is_added && !is_granite) collect.experts(prefix + config.modules.mlp + ".", layer);
     if (is_sparse && is_added) collect.experts_added_to_mlp(prefix);
     if (config.hyper.streams > 0) {
       collect.stream_weights(prefix + "attn_hc.", 2);

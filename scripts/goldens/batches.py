@@ -17,6 +17,7 @@ from goldens.checks import (
     check_results,
     check_routing,
     check_weights,
+    picks,
 )
 from goldens.models import MODELS
 from goldens.passes import IGNORED, ResultCheck, evaluate, experts_per_token, gradients_of, load_model, read_tensors, relative_difference, worst
@@ -175,6 +176,7 @@ CASES = {
     "step3p7-sft-packed": ("step3p7", packed(TWO_ROWS)),
     "kimi-linear-listed-sft-packed_jumps": ("kimi-linear-listed", packed(JUMPS, across=(0,))),
     "hy-v4-sft-packed": ("hy-v4", packed(TWO_ROWS)),
+    "deepseek-v4-sft-packed": ("deepseek-v4", packed(TWO_ROWS)),
 }
 
 
@@ -266,7 +268,7 @@ def write_case(root, name, seed):
         case["source"]["recurrence"] = "each document on its own through transformers' module"
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
-    if hasattr(model.config, "index_topk"):
+    if picks(model.config):
         case["checks"]["picks"] = check_picks(model, inputs)
     save_case(root, case, tensors)
     print(f"  given {', '.join(given) or 'input_ids alone'}")

@@ -146,10 +146,12 @@ const ConfigReader::OtherNames kKimiNames = {{"max_position_embeddings", "model_
 
 Config parse_settings(const ConfigReader& given) {
   const Family& family = find_family(given);
-  const json own = family.step ? in_words_of_step(given) : json::object();
-  const ConfigReader settings = family.step   ? given.of(own)
-                                : family.kimi ? given.with_other_names(kKimiNames)
-                                              : given;
+  const json own = family.step         ? in_words_of_step(given)
+                   : family.compressed ? in_words_of_deepseek_v4(given)
+                                       : json::object();
+  const ConfigReader settings = family.step || family.compressed ? given.of(own)
+                                : family.kimi                    ? given.with_other_names(kKimiNames)
+                                                                 : given;
   Config config;
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
@@ -168,11 +170,53 @@ Config parse_settings(const ConfigReader& given) {
   parse_dtype(settings, config);
   parse_family(settings, family, config);
   parse_rope(settings, family, config);
+  if (family.compressed) check_compressed(settings, config);
   config.value_model = parse_value_model(settings);
   return config;
 }
 
 }  // namespace
+
+int64_t Config::rows_of_picked_block() const {
+  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
+    if (is_compressed() && has_indexer(layer)) return compressed.rate_of(layer);
+  }
+  return 1;
+}
+
+double Config::mlp_limit(int64_t layer, bool of_expert) const {
+  const std::vector<double>& limits = of_expert ? expert_limits : mlp_limits;
+  return limits.empty() ? 0.0 : limits[static_cast<size_t>(layer)];
+}
+
+int64_t Config::producer_of(int64_t layer) const {
+  if (!shares_keys_values(layer)) return layer;
+  int64_t producer = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
+  while (has_window(producer) != has_window(layer)) --producer;
+  return producer;
+}
+
+bool Config::has_consumers(int64_t layer) const {
+  if (shares_keys_values(layer)) return false;
+  for (int64_t above = num_hidden_layers - gemma4.num_kv_shared_layers; above < num_hidden_layers; ++above) {
+    if (producer_of(above) == layer) return true;
+  }
+  return false;
+}
+
+NormNames Config::norm_names(int64_t layer) const {
+  if (!no_mixer.empty())
+    return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
+  if (parallel) return {"input_layernorm", "", "", ""};
+  if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
+  if (glm_norm_names)
+    return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+  if (sandwich_norms) {
+    return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+            "post_feedforward_layernorm"};
+  }
+  return {modules_of(*this).before_attention, "", modules_of(*this).before_mlp, ""};
+}
 
 Config parse_config(std::string_view text, const std::string& where) {
   const json document = parse_strict_json(text, where);

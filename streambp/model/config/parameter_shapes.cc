@@ -153,15 +153,54 @@ class ShapeList {
     if (config_.has_indexers() && config_.picker_of(layer) == layer) indexer(in + "indexer.");
   }
 
-  // The gates of as many weights for each stream as `scales` has numbers; `prefix` before the names.
-  void stream_gates(const std::string& at, int64_t scales, const char* prefix = "") {
-    const int64_t streams = config_.hyper.streams;
+  // Of a compressor, or an indexer's with rows of `size` entries.
+  void compressor(const std::string& in, int64_t layer, int64_t size, ParameterRole map, ParameterRole norm) {
+    const int64_t width = config_.compressed.overlaps_in(layer) ? 2 * size : size;
+    const auto add = [&](const char* name, std::vector<int64_t> shape, ParameterRole role) {
+      shapes_.push_back({in + name, std::move(shape), role});
+    };
+    // A row for each place in a block.
+    add("position_bias", {config_.compressed.rate_of(layer), width},
+        map == ParameterRole::kIndexer ? map : ParameterRole::kPerHead);
+    add("kv_proj.weight", {width, config_.hidden_size}, map);
+    add("gate_proj.weight", {width, config_.hidden_size}, map);
+    add("kv_norm.weight", {size}, norm);
+  }
+
+  void compressed_attention(const std::string& at, int64_t layer) {
+    const CompressedSettings& settings = config_.compressed;
+    const int64_t hidden = config_.hidden_size, size = config_.head_dim;
+    const std::string in = at + "self_attn.";
+    per_head(in + "sinks", config_.num_attention_heads);
+    linear(in + "q_a_proj", settings.q_lora_rank, hidden);
+    norm(in + "q_a_norm", settings.q_lora_rank);
+    linear(in + "q_b_proj", config_.query_width(layer), settings.q_lora_rank);
+    linear(in + "kv_proj", size, hidden);
+    norm(in + "kv_norm", size);
+    linear(in + "o_a_proj", settings.o_groups * settings.o_lora_rank,
+           config_.query_width(layer) / settings.o_groups);
+    linear(in + "o_b_proj", hidden, settings.o_groups * settings.o_lora_rank);
+    if (!config_.has_blocks(layer)) return;
+    compressor(in + "compressor.", layer, size, ParameterRole::kWeight, ParameterRole::kNorm);
+    if (!settings.overlaps_in(layer)) return;
+    const IndexerSettings& picking = config_.indexer;
+    const std::string picks = in + "compressor.indexer.";
+    compressor(picks, layer, picking.head_dim, ParameterRole::kIndexer, ParameterRole::kIndexer);
+    matrix(picks + "q_b_proj", picking.heads * picking.head_dim, settings.q_lora_rank,
+           ParameterRole::kIndexer);
+    matrix(picks + "scorer.weights_proj", picking.heads, hidden, ParameterRole::kIndexer);
+  }
+
+  // The gates of as many weights for each stream as `scales` has numbers, and with `mixes` the matrix that
+  // mixes them; `prefix` before the names.
+  void stream_gates(const std::string& at, int64_t scales, const char* prefix = "", bool mixes = false) {
+    const int64_t streams = config_.hyper.streams, rows = (scales + (mixes ? streams : 0)) * streams;
     const auto add = [&](const char* name, std::vector<int64_t> shape) {
       shapes_.push_back({at + prefix + name, std::move(shape), ParameterRole::kHyper});
     };
-    add("fn", {scales * streams, config_.residual_width()});
-    add("base", {scales * streams});
-    add("scale", {scales});
+    add("fn", {rows, config_.residual_width()});
+    add("base", {rows});
+    add("scale", {scales + (mixes ? 1 : 0)});
   }
 
   void dense_mlp(const std::string& at, int64_t width) {
@@ -241,13 +280,16 @@ class ShapeList {
     if (shared > 0) dense_mlp(at + modules_of(config_).mlp + ".", shared);
   }
 
-  void mixture(const std::string& at) {
+  void mixture(const std::string& at, int64_t layer) {
     const MixtureSettings& mixture = config_.mixture;
     if (mixture.biased_interleaved) return interleaved_mixture(at);
     if (mixture.granite_names) return granite_mixture(at);
     const std::string in = at + modules_of(config_).mlp + ".";
     linear(in + "gate", mixture.num_experts, config_.hidden_size);
-    if (mixture.corrected) {
+    if (mixture.is_hashed(layer)) {
+      shapes_.push_back(
+          {in + "gate.tid2eid", {config_.vocab_size, mixture.num_experts_per_tok}, ParameterRole::kHash});
+    } else if (mixture.corrected) {
       const FamilyExperts& of_family = family_of(config_).experts;
       std::vector<int64_t> shape{mixture.num_experts};
       if (of_family.correction_is_row) shape.insert(shape.begin(), 1);
@@ -285,40 +327,6 @@ class ShapeList {
 
 }  // namespace
 
-double Config::mlp_limit(int64_t layer, bool of_expert) const {
-  const std::vector<double>& limits = of_expert ? expert_limits : mlp_limits;
-  return limits.empty() ? 0.0 : limits[static_cast<size_t>(layer)];
-}
-
-int64_t Config::producer_of(int64_t layer) const {
-  if (!shares_keys_values(layer)) return layer;
-  int64_t producer = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
-  while (has_window(producer) != has_window(layer)) --producer;
-  return producer;
-}
-
-bool Config::has_consumers(int64_t layer) const {
-  if (shares_keys_values(layer)) return false;
-  for (int64_t above = num_hidden_layers - gemma4.num_kv_shared_layers; above < num_hidden_layers; ++above) {
-    if (producer_of(above) == layer) return true;
-  }
-  return false;
-}
-
-NormNames Config::norm_names(int64_t layer) const {
-  if (!no_mixer.empty())
-    return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
-  if (parallel) return {"input_layernorm", "", "", ""};
-  if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
-  if (glm_norm_names)
-    return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
-  if (sandwich_norms) {
-    return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-            "post_feedforward_layernorm"};
-  }
-  return {modules_of(*this).before_attention, "", modules_of(*this).before_mlp, ""};
-}
-
 std::vector<ParameterShape> parameter_shapes(const Config& config) {
   const int64_t hidden = config.hidden_size;
   ShapeList list(config);
@@ -332,21 +340,23 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
     if (mixes && config.is_recurrent(layer)) list.delta_rule(at);
     if (config.attends(layer) && config.is_latent()) {
       list.latent_attention(at, layer);
+    } else if (config.attends(layer) && config.is_compressed()) {
+      list.compressed_attention(at, layer);
     } else if (config.attends(layer)) {
       list.attention(at, layer);
     }
     list.norm_of_layer(at, norms.after_attention);
     list.norm_of_layer(at, norms.before_mlp);
     if (config.is_sparse(layer) && !config.mixture.next_to_mlp) {
-      list.mixture(at);
+      list.mixture(at, layer);
     } else if (config.has_mlp(layer)) {
       list.dense_mlp(at + modules_of(config).mlp + ".", config.intermediate_size_of(layer));
       if (config.is_sparse(layer)) list.mixture_next_to_mlp(at);
     }
     list.norm_of_layer(at, norms.after_mlp);
     if (config.has_streams()) {
-      list.stream_gates(at + "attn_hc.", 2);
-      list.stream_gates(at + "ffn_hc.", 2);
+      for (const char* gates : {"attn_hc.", "ffn_hc."})
+        list.stream_gates(at + gates, 2, "", config.hyper.sinkhorn_iters > 0);
     }
     if (config.has_per_layer_inputs()) list.per_layer_maps(at);
     if (config.layer_scalar) list.layer_scalar(at);
