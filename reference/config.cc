@@ -218,7 +218,7 @@ int ModelConfig::key_value_layer(int layer) const {
 }
 
 bool is_constant(const std::string& name) {
-  return name.ends_with(".layer_scalar");
+  return name.ends_with(".layer_scalar") || name.ends_with(".tid2eid");
 }
 
 std::string layer_prefix(int layer) {

@@ -282,7 +282,7 @@ using Weights = std::map<std::string, Matrix>;
 using Parameters = std::map<std::string, Var>;
 
 /// Whether the parameter of that name is held constant, and has the gradient 0, although the loss depends on
-/// it: Gemma 4's layer_scalar.
+/// it: Gemma 4's layer_scalar, and DeepSeek V4's tables of experts.
 bool is_constant(const std::string& name);
 
 /// "model.layers.3."

@@ -385,7 +385,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"nemotron_h", tiny_nemotron_h()},
           {"kimi_linear", tiny_kimi_linear()},
           {"hy_v4", tiny_hy_v4()},
-          {"step3p5", tiny_step()}};
+          {"step3p5", tiny_step()},
+          {"deepseek_v4", tiny_deepseek_v4()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

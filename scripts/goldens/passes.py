@@ -66,6 +66,7 @@ def load_model(folder, config_name="config.json"):
         keep_documents_apart(model.model)
     if has_blocks(model):
         keep_blocks_apart(model.model)
+        model.config.num_experts = model.config.n_routed_experts  # TRL 1.16.0 asks for it by this name
     if config.model_type in ("gpt_oss", "granitemoehybrid"):
         model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
     return model.eval()
