@@ -191,9 +191,10 @@ void list_models(std::uint64_t seed, const Visit& visit) {
   double beta = 0.0;
   for (const auto& [family, plain] : tiny_families()) {
     const ModelConfig& config = plain;  // a binding cannot be captured
-    check("log-probabilities of a tiny " + family, config, 6, false, [&](Tape& tape, const Parameters& parameters) {
-      return token_values(tape, config, parameters, tiny_batch(), {}).log_probabilities;
-    });
+    check("log-probabilities of a tiny " + family, config, 6, false,
+          [&](Tape& tape, const Parameters& parameters) {
+            return token_values(tape, config, parameters, tiny_batch(), {}).log_probabilities;
+          });
     check("SFT loss of a tiny " + family, config, 3, true, [&](Tape& tape, const Parameters& parameters) {
       const TokenObjective objective = sft(7.0, 0.0);
       return total_loss(tape, objective, token_values(tape, config, parameters, tiny_batch(), objective));

@@ -40,10 +40,10 @@ struct IndexerSettings {
 struct CompressedSettings {
   int64_t q_lora_rank = 0;  // queries are projected through as many numbers; 0: the model has other attention
   int64_t window = 0;       // sliding_window
-  std::vector<int64_t> rates;  // of each layer: rows of a block; 0: the layer sees the window alone
+  std::vector<int64_t> rates = {};  // of each layer: rows of a block; 0: the layer sees the window alone
   /// Of each layer with blocks: whether they overlap, and an indexer picks those that a row sees
   /// (compressed_sparse_attention; else heavily_compressed_attention).
-  std::vector<bool> overlaps;
+  std::vector<bool> overlaps = {};
   int64_t o_groups = 0, o_lora_rank = 0;  // what heads give is projected in groups first, to as many numbers
 
   int64_t rate_of(int64_t layer) const { return rates[static_cast<size_t>(layer)]; }

@@ -86,7 +86,7 @@ struct MixtureSettings {
   /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether
   /// a token's experts are those of a table (mlp.gate.tid2eid), weighted by their scores. Empty: in none.
   bool sqrt_softplus_scores = false;
-  std::vector<bool> hashed;
+  std::vector<bool> hashed = {};
   bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
   /// Whether all experts of a layer are two tensors, [out, in] for each.
   bool is_stacked() const { return granite_names || next_to_mlp || stacked; }

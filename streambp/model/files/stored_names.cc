@@ -57,9 +57,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kStepModu
 // What DeepSeek V4's files call modules, in the order in which names are replaced: those of indexers, which
 // have a compressor there and here are a part of one, before the others.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kDeepseekV4Modules = {
-    {{".attn.indexer.compressor.", ".self_attn.compressor.indexer."},
-     {".attn.indexer.weights_proj.", ".self_attn.compressor.indexer.scorer.weights_proj."},
+    {{".attn.indexer.weights_proj.", ".self_attn.compressor.indexer.scorer.weights_proj."},
      {".attn.indexer.wq_b.", ".self_attn.compressor.indexer.q_b_proj."},
+     {".attn.indexer.compressor.", ".self_attn.compressor.indexer."},
      {".attn.", ".self_attn."},
      {".ffn.", ".mlp."},
      {".attn_norm.", ".input_layernorm."},

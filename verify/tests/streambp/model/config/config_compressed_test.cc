@@ -30,7 +30,7 @@ TEST(DeepseekV4, HasItsClassesDefaults) {
   EXPECT_EQ(config.compressed.window, 128);
   EXPECT_EQ(config.rotary_dim, 2);
   EXPECT_EQ(config.rope.theta, 160000.0);
-  EXPECT_EQ(config.local_rope->theta, 10000.0);
+  EXPECT_EQ(config.local_rope->theta, 500.0);  // the file's rope_theta
   EXPECT_EQ(config.hyper.streams, 4);
   EXPECT_EQ(config.hyper.sinkhorn_iters, 20);
   EXPECT_EQ(config.indexer.topk, 512);
