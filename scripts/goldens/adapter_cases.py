@@ -285,7 +285,7 @@ ADAPTERS = {
     # Every linear map outside indexers but o_a_proj, whose groups PEFT's adapter does not fit, and down_proj.
     "deepseek-v4-lora-linear": Adapter(
         "deepseek-v4",
-        "b2_left",
+        "b2_right",
         {
             "target_modules": ["q_a_proj", "self_attn.q_b_proj", "self_attn.kv_proj", "compressor.kv_proj", "compressor.gate_proj", "o_b_proj",
                                "shared_experts.gate_proj", "up_proj"],
