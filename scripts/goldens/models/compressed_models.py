@@ -28,6 +28,7 @@ COMPRESSED = {
     "hc_sinkhorn_iters": 4,
     "hc_eps": 1e-3,
     "swiglu_limit": 0.9,
+    "router_aux_loss_coef": 0.0,  # TRL would add the routers' loss, which the class itself leaves out
 }
 SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 
