@@ -64,6 +64,20 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
           "model", "expected latent attention without Gemma 4's keys and values");
 }
 
+void require_valid(const ModelConfig& config, const CompressedSettings& compressed) {
+  const auto layers = static_cast<std::size_t>(config.num_hidden_layers);
+  require(compressed.window > 0 && compressed.o_groups > 0 && compressed.o_lora_rank > 0 &&
+              config.num_attention_heads % compressed.o_groups == 0,
+          "model", "expected a window, and groups of as many heads each, in compressed attention");
+  require(compressed.rates.size() == layers && compressed.overlaps.size() == layers, "model",
+          "expected to know the blocks of each of " + std::to_string(layers) + " layers");
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    const bool is_picked = compressed.rates[layer] > 0 && compressed.overlaps[layer];
+    require(compressed.rates[layer] >= 0 && (!is_picked || config.indexer.topk > 0), "model",
+            "expected blocks of at least 0 tokens, and an indexer of those that overlap");
+  }
+}
+
 void require_valid(const ModelConfig& config, const Gemma4Settings& gemma4) {
   const auto layers = std::to_string(config.num_hidden_layers);
   require(gemma4.global_head_dim >= 0 && gemma4.global_head_dim % 2 == 0, "model",
@@ -157,6 +171,7 @@ void require_of_layers(const ModelConfig& config) {
   require_size(config.expert_limits.size(), "the limit of its experts");
   require_size(config.mlp_limits.size(), "the limit of its MLPs");
   require_size(config.indexer.shared.size(), "whether it shares what another has picked");
+  require_size(config.mixture.hashed.size(), "whether its experts are those of a table");
   if (any(config.linear_attention)) require_valid(config.delta_rule);
 }
 
@@ -185,6 +200,7 @@ void require_valid(const ModelConfig& config) {
   require_of_layers(config);
   require_consistent(config);
   if (config.is_latent()) require_valid(config, config.latent);
+  if (config.is_compressed()) require_valid(config, config.compressed);
   require_valid(config, config.gemma4);
   const MixtureSettings& mixture = config.mixture;
   require(mixture.num_experts >= 0, "model", "expected at least no experts");
@@ -203,7 +219,7 @@ int ModelConfig::key_value_layer(int layer) const {
 }
 
 bool is_constant(const std::string& name) {
-  return name.ends_with(".layer_scalar");
+  return name.ends_with(".layer_scalar") || name.ends_with(".tid2eid");
 }
 
 int ModelConfig::block_use(int layer) const {

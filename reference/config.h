@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "reference/config_kinds.h"
 #include "reference/rope_frequencies.h"
 #include "reference/tape.h"
 
@@ -54,50 +55,12 @@ struct MixtureSettings {
   int n_group = 1;                     // of experts
   int topk_group = 1;                  // in how many of the groups a token's experts are
   double routed_scaling_factor = 1.0;  // of what the experts add
-  bool stacked = false;                // Hunyuan 4: experts in two matrices for all; see parameter_shapes
-  bool granite_names = false;          // Granite: experts in two matrices for all; see parameter_shapes
-  bool added_to_mlp = false;           // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
-};
-
-/// Latent attention (DeepSeek-V2, 2024, https://arxiv.org/abs/2405.04434): keys and values of all heads are
-/// projected up from one small vector; see Layers::latent_attention.
-struct LatentAttentionSettings {
-  int q_lora_rank = 0;       // of the queries' vector; 0: they are projected at once
-  int kv_lora_rank = 0;      // of the keys' and values'; 0: the model has ordinary attention
-  int qk_nope_head_dim = 0;  // the entries of a head that do not rotate
-  int qk_rope_head_dim = 0;  // those that do, whose key all heads share
-  int v_head_dim = 0;
-  double mscale_all_dim = 0.0;  // with a rotation for long contexts, scores are multiplied by the square of
-                                // 0.1 mscale_all_dim ln(factor) + 1
-};
-
-/// Sparse attention (DeepSeek-V3.2): each token's attention sees those earlier tokens alone that an indexer
-/// scores highest; see Layers::latent_attention.
-struct IndexerSettings {
-  int topk = 0;              // how many at most; 0: there are no indexers
-  int heads = 0;             // of the indexer
-  int head_dim = 0;          // of its queries and of its one key; the first qk_rope_head_dim entries rotate
-  bool interleaved = false;  // GLM-5: they do so in pairs of neighbours
-  std::vector<bool> shared = {};  // GLM-5, of each layer: it sees what the nearest layer below that is not
-                                  // shared has picked. Empty: none is
-  bool rotates_last = false;      // Hunyuan 4: the last qk_rope_head_dim entries rotate, not the first
-  double norm_eps = 1e-6;         // of the norm of its key
-};
-
-/// Hyper-connections (Zhu et al. 2024, https://arxiv.org/abs/2409.19606) as Hunyuan 4 has them; see
-/// Layers::streams_read.
-struct HyperSettings {
-  int streams = 0;  // of every token; 0: one, which each half of a layer reads and adds to
-  double magnitude = 1.0;
-  double eps = 0.0;
-};
-
-/// Transformer blocks that layers run in turn before their state space, Zamba 2's; see Layers::shared_block.
-struct SharedBlockSettings {
-  std::vector<bool> layers = {};    // of each layer: whether it runs one. Empty: none does
-  int count = 1;                    // of blocks: the layers that run one have block 0, 1, ..., 0, 1, ...
-  int adapter_rank = 0;             // of each such layer's own adapter of gate_up_proj ...
-  bool attention_adapters = false;  // ... and of q_proj, k_proj and v_proj
+  bool sqrt_softplus_scores = false;   // DeepSeek V4: scores are sqrt(softplus(z)) of the router's z
+  std::vector<bool> hashed = {};  // DeepSeek V4, of each layer: a token's experts are those that gate.tid2eid
+                                  // has for it. Empty: in none
+  bool stacked = false;           // Hunyuan 4: experts in two matrices for all; see parameter_shapes
+  bool granite_names = false;     // Granite: experts in two matrices for all; see parameter_shapes
+  bool added_to_mlp = false;      // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
 
 /// The gated delta rule, or a state space, in place of attention; see ops_recurrent.h.
@@ -188,6 +151,7 @@ struct ModelConfig {
   double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
   double swiglu_limit = 0.0;  // what gate and up are clamped to in it; Hunyuan 4, with alpha 0: of routed
                               // experts before hidden_act; 0: they are not
+  bool limits_all_experts = false;  // DeepSeek V4: likewise of the expert that every token has
   /// Step 3.7, of each layer: the limit of limited_swiglu (mixture.h), which its experts and its other MLPs
   /// have for the product of the activated gate and up; 0: they have that. Empty: in every layer.
   std::vector<double> expert_limits = {}, mlp_limits = {};
@@ -208,7 +172,8 @@ struct ModelConfig {
   DeltaRuleSettings delta_rule = {};
   ModuleNames modules = {};
   LatentAttentionSettings latent = {};  // in place of head_dim and num_key_value_heads
-  IndexerSettings indexer = {};         // of latent attention
+  IndexerSettings indexer = {};         // of latent attention, or of blocks
+  CompressedSettings compressed = {};
   HyperSettings hyper = {};
   SharedBlockSettings shared_blocks = {};
   Gemma4Settings gemma4 = {};
@@ -244,6 +209,10 @@ struct ModelConfig {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
+  bool is_compressed() const { return compressed.q_lora_rank > 0; }
+  bool is_hashed(int layer) const {
+    return !mixture.hashed.empty() && mixture.hashed[static_cast<std::size_t>(layer)];
+  }
   /// The layer whose indexer picks what a layer sees.
   int picker_of(int layer) const {
     while (!indexer.shared.empty() && indexer.shared[static_cast<std::size_t>(layer)]) --layer;
@@ -285,7 +254,7 @@ using Weights = std::map<std::string, Matrix>;
 using Parameters = std::map<std::string, Var>;
 
 /// Whether the parameter of that name is held constant, and has the gradient 0, although the loss depends on
-/// it: Gemma 4's layer_scalar.
+/// it: Gemma 4's layer_scalar, and DeepSeek V4's tables of experts.
 bool is_constant(const std::string& name);
 
 /// "model.layers.3."
@@ -336,11 +305,21 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 /// - hyper-connections of S streams of D entries: `attn_hc` and `ffn_hc`, each with `.fn` [2 S, S D], `.base`
 ///   [1, 2 S] and `.scale` [1, 2], and of the model `hc_head.hc_fn` [S, S D], `hc_base` [1, S] and `hc_scale`
 ///   [1, 1].
+///   Where streams are mixed `attn_hc` and `ffn_hc` have S S rows more in `.fn` and `.base`, of row j of the
+///   matrix those from 2 S + j S on, and a third number in `.scale`.
+/// - DeepSeek V4's attention: `self_attn.q_a_proj`, `q_a_norm` and `q_b_proj`, `kv_proj` [head_dim,
+///   hidden_size], `kv_norm`, `o_a_proj` [o_groups o_lora_rank, H E / o_groups], `o_b_proj`, `sinks`; of a
+///   layer with blocks of rate tokens `self_attn.compressor` with `kv_proj`, `gate_proj` [n, hidden_size],
+///   `position_bias` [rate, n] without ".weight" and `kv_norm` [1, head_dim], where n is head_dim or, of
+///   blocks that overlap, twice that; and then `compressor.indexer` with the same of the indexer's head_dim,
+///   `q_b_proj` and `scorer.weights_proj`, none of which ever has a gradient but 0.
+/// - a hashed layer has `mlp.gate.tid2eid` [vocab_size, num_experts_per_tok], whole numbers, in place of a
+///   router's correction.
 /// - shared blocks: of each layer that runs one `linear` and, below `mamba_decoder`, its norm and state
-/// space; of the
-///   lowest that runs the same one, below `shared_transformer`, `self_attn` with maps from 2 hidden_size,
-///   `feed_forward.gate_up_proj` with gate above up, `feed_forward.down_proj`, `input_layernorm` [1, 2
-///   hidden_size] and `pre_ff_layernorm`, and for the u-th such layer that runs it
+/// space;
+///   of the lowest that runs the same one, below `shared_transformer`, `self_attn` with maps from
+///   2 hidden_size, `feed_forward.gate_up_proj` with gate above up, `feed_forward.down_proj`,
+///   `input_layernorm` [1, 2 hidden_size] and `pre_ff_layernorm`, and for the u-th such layer that runs it
 ///   `feed_forward.gate_up_proj_adapter_list.u.0` and `.1`, with attention_adapters also
 ///   `self_attn.linear_q_adapter_list.u.0` and so on.
 /// - attention_sinks: `self_attn.sinks` [1, H], without ".weight".

@@ -12,7 +12,12 @@ class Path {
  public:
   Path(const ModelConfig& config, const Layers& layers, const std::vector<int>& tokens,
        const std::vector<double>& positions, double length, const GivenExperts& experts)
-      : config_(config), layers_(layers), positions_(positions), length_(length), experts_(experts) {
+      : config_(config),
+        layers_(layers),
+        tokens_(tokens),
+        positions_(positions),
+        length_(length),
+        experts_(experts) {
     h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
     if (config.plain_norms) h_ = layers.plainly_normed(h_, config.hidden_size);
     if (config.hyper.streams > 0) h_ = layers.in_every_stream(h_);
@@ -76,6 +81,7 @@ class Path {
     if (config_.is_linear(layer) && config_.delta_rule.beside_attention)
       return add(recurrent(layer, x), layers_.attention(module, layer, x, positions_, length_, seen_));
     if (config_.is_linear(layer)) return recurrent(layer, x);
+    if (config_.is_compressed()) return layers_.compressed_attention(module, layer, x, positions_, length_);
     if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_, picks_);
     return layers_.attention(module, layer, x, positions_, length_, seen_);
   }
@@ -93,8 +99,8 @@ class Path {
     const std::string prefix = layer_prefix(layer), mlp = prefix + config_.modules.mlp + ".";
     if (!config_.is_sparse(layer)) return layers_.mlp(mlp, x);
     const bool is_added = config_.mixture.added_to_mlp;
-    const ExpertsOfTokens given =
-        experts_.empty() ? ExpertsOfTokens() : experts_.at(router_probabilities_.size());
+    ExpertsOfTokens given = experts_.empty() ? ExpertsOfTokens() : experts_.at(router_probabilities_.size());
+    if (config_.is_hashed(layer) && given.empty()) given = layers_.hashed_experts(mlp, tokens_);
     if (config_.mixture.granite_names) {
       router_probabilities_.push_back(layers_.router(prefix + "block_sparse_moe.", x));
       return layers_.granite_experts(prefix, x, router_probabilities_.back(), given);
@@ -108,6 +114,7 @@ class Path {
   const ModelConfig& config_;
   const Layers& layers_;
   LayerNorms norms_;  // of the layer that is gone through
+  const std::vector<int>& tokens_;
   const std::vector<double>& positions_;
   const double length_;
   const GivenExperts& experts_;

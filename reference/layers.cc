@@ -1,6 +1,7 @@
 #include "reference/layers.h"
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "reference/mixture.h"
@@ -138,6 +139,10 @@ Var Layers::activation(const Var& x) const {
 
 Var Layers::gated_product(const std::string& module, const Var& gate, const Var& up) const {
   const bool of_expert = module.ends_with(".experts.");
+  if (config_.limits_all_experts) {
+    const Number most = config_.swiglu_limit;
+    return mul(activation(clip(gate, -std::numeric_limits<double>::infinity(), most)), clip(up, -most, most));
+  }
   const std::vector<double>& limits = of_expert ? config_.expert_limits : config_.mlp_limits;
   const double limit = limits.empty() ? 0.0 : limits[layer_of(module)];
   return limit > 0.0 ? limited_swiglu(activation(gate), up, limit) : mul(activation(gate), up);

@@ -34,6 +34,7 @@ class Layers {
 
   /// Throws std::invalid_argument if there is none of that name.
   const Var& parameter(const std::string& name) const;
+  bool has(const std::string& name) const { return parameters_.contains(name); }
 
   /// An embedding's rows, [tokens, hidden_size] of "model.embed_tokens".
   Var embed(const std::string& module, const std::vector<int>& tokens) const;
@@ -77,6 +78,21 @@ class Layers {
   Var latent_attention(const std::string& module, int layer, const Var& x,
                        const std::vector<double>& positions, double length, PicksOfLayers& picks) const;
 
+  /// DeepSeek V4's attention instead, "model.layers.0.self_attn.". With the queries' latents c = norm(W_qa
+  /// x), where rope turns the last entries of a head in pairs of neighbours and rms is a norm without a
+  /// weight,
+  ///     q_h = rope(rms(W_qb,h c)),   k_t = rope(norm(W_kv x_t)),   y = W_ob W_oa rope^-1(softmax(q k) k)
+  /// over the keys k of the window, those of blocks, and with sinks; W_oa takes groups of heads apart. Block
+  /// b of rate n is of tokens [b n, (b + 1) n), and seen by those from its last one on; its key is
+  ///     rope(norm(sum_t softmax(z)_t v_t)),   v_t = W_v x_t,   z_t = W_z x_t + bias_{t - b n}
+  /// turned as token b n, with the softmax over its tokens, entry by entry. Where blocks overlap v and z have
+  /// twice the entries: of block b the second half of its own tokens', and the first half of those of block
+  /// b - 1. Then a token sees the topk blocks of the highest sum over an indexer's heads of
+  ///     (W_w x)_h max(0, q'_h . k'_b),   q' = rope(W'_qb c)
+  /// with keys k' of a compressor of its own. A choice has no gradient.
+  Var compressed_attention(const std::string& module, int layer, const Var& x,
+                           const std::vector<double>& positions, double length) const;
+
   /// The gated delta rule instead, "model.layers.0.linear_attn.": with L2-normed q and k,
   ///     [q, k, v] = silu(conv(W_qkv x)),   g = -e^A_log softplus(W_a x + dt_bias),   beta = sigmoid(W_b x)
   ///     y = W_out (rms_norm(gated_delta_rule(q / sqrt(E), k, v, g, beta)) silu(W_z x))
@@ -104,7 +120,11 @@ class Layers {
   /// A dense MLP, "model.layers.0.mlp.".
   Var mlp(const std::string& module, const Var& x) const;
 
-  /// What a sparse layer's router gives the experts, [tokens, num_experts]: a softmax, or sigmoids.
+  /// The experts of tokens in a hashed layer, of "model.layers.0.mlp.".
+  ExpertsOfTokens hashed_experts(const std::string& module, const std::vector<int>& tokens) const;
+
+  /// What a sparse layer's router gives the experts, [tokens, num_experts]: a softmax, sigmoids, or roots of
+  /// softplus.
   Var router(const std::string& module, const Var& x) const;
 
   /// What the experts make of x with the router's p; `given` as in mixture_of_experts.
@@ -130,6 +150,9 @@ class Layers {
   ///     b = magnitude sigmoid(scale_2 W_2 x / rms(x) + base_2) + eps
   /// with W_1 above W_2 in fn. What a half of a layer reads of x is sum_s a_s x_s, and what it gives, y,
   /// makes x_s + b_s y of x_s. The last norm reads the first of the two (names "model.hc_head.hc_").
+  /// DeepSeek V4's b has no eps, and the streams are mixed first, x_s = sum_j c_js x_j, by a matrix c that
+  /// begins as softmax_s(scale_3 W_3 x / rms(x) + base_3) + eps and is divided by its sums over j, over s,
+  /// ..., over j, each plus eps, 2 sinkhorn_iters - 1 times in all (Sinkhorn and Knopp).
   Var streams_read(const std::string& names, const Var& x) const;
   Var streams_given(const std::string& names, const Var& x, const Var& y) const;
   /// h [tokens, hidden_size] in every stream.
@@ -157,7 +180,10 @@ class Layers {
   Var activation(const Var& x) const;
   Var gated(const std::string& module, bool has_bias, const Var& x) const;
 
-  Var stream_weights(const std::string& names, int which, Number magnitude, const Var& x) const;
+  Var stream_logits(const std::string& names, int scale, int first, int count, const Var& x) const;
+  Var stream_weights(const std::string& names, int which, Number magnitude, Number eps, const Var& x) const;
+  /// The streams mixed, each [tokens, hidden_size].
+  std::vector<Var> mixed_streams(const std::string& names, const Var& x) const;
   Heads project_heads(const std::string& module, int layer, const Var& x) const;
   KeyValues normed_keys(const std::string& module, int layer, const Heads& heads) const;
   RopeOptions rotation(int layer, double length) const;
@@ -166,6 +192,15 @@ class Layers {
   /// What the indexer "model.layers.0.self_attn.indexer." picks of x, with the queries' latents.
   std::vector<std::vector<int>> picked(const std::string& module, int layer, const Var& x, const Var& latents,
                                        const std::vector<double>& positions, double length) const;
+  /// Heads of `size` entries, the last of which turn, or turn back.
+  Var rope_last(const Var& heads, int size, const std::vector<double>& positions,
+                const RopeOptions& turn) const;
+  /// The keys of blocks, [blocks, size], of the compressor `module` of a layer.
+  Var block_keys(const std::string& module, int layer, int size, const Var& x,
+                 const std::vector<double>& positions, const RopeOptions& turn) const;
+  std::vector<std::vector<int>> picked_blocks(const std::string& module, int layer, const Var& x,
+                                              const Var& latents, const std::vector<double>& positions,
+                                              const RopeOptions& turn) const;
   std::vector<Number> query_factors(const std::vector<double>& positions) const;
   DeltaInputs delta_inputs(const std::string& module, const Var& x) const;
 

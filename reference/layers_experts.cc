@@ -15,13 +15,16 @@ Var Layers::router(const std::string& module, const Var& x) const {
                                   : config_.mixture.granite_names ? "router.layer"
                                                                   : "gate"),
                         is_biased, x);
+  if (config_.mixture.sqrt_softplus_scores) return exp(scale(log(softplus(z)), 0.5));
   return config_.mixture.sigmoid_scores ? sigmoid(z) : exp(log_softmax(z));
 }
 
 Var Layers::experts(const std::string& module, const Var& x, const Var& p,
                     const ExpertsOfTokens& given) const {
   const std::string all = module + "experts.";
-  const Matrix correction = config_.mixture.corrected
+  const bool is_hashed = has(module + "gate.tid2eid");  // whose experts are given
+  const Matrix correction = is_hashed ? Matrix::Zero(1, p.cols())
+                            : config_.mixture.corrected
                                 ? held_constant(parameter(module + config_.mixture.correction).value())
                                 : Matrix();
   const StackedNames stacked{all + "gate_up_proj", all + "down_proj", all};

@@ -34,6 +34,7 @@ from goldens.checks import (
     check_results,
     check_routing,
     check_weights,
+    picks,
 )
 from goldens.models import MODELS
 from goldens.passes import (
@@ -47,6 +48,7 @@ from goldens.passes import (
     relative_difference,
     worst,
 )
+from goldens.blocks import has_blocks
 from goldens.recurrence import has_gates, has_recurrence
 from goldens.sft_case import describe, expected_numbers
 from goldens.versions import unexpected
@@ -80,11 +82,11 @@ def make_case(root, model_name, batch_name, seed):
         case["checks"]["other_pad_tokens"] = check_padding(model, inputs, tensors)
     if has_gates(model):
         case["checks"]["token_by_token"] = check_recurrence(model, inputs, tensors)
-    if has_recurrence(model):
+    if has_recurrence(model) or has_blocks(model):
         case["checks"]["rows_without_padding"] = check_documents(model, inputs, tensors)
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
-    if hasattr(model.config, "index_topk"):
+    if picks(model.config):
         case["checks"]["picks"] = check_picks(model, inputs)
     embedding = model.get_input_embeddings()
     if hasattr(embedding, "embed_scale"):

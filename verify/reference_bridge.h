@@ -8,6 +8,7 @@
 #include "streambp/model/lora/lora.h"
 #include "streambp/model/model.h"
 #include "verify/error_measure.h"
+#include "verify/reference_config.h"
 
 namespace streambp::verify {
 
@@ -17,9 +18,6 @@ struct ReferenceModel {
   reference::Weights weights;
   std::map<std::string, std::string> names;  // of the weights, by the library's
 };
-
-/// The settings of `config` in the reference's terms, without adapters.
-reference::ModelConfig reference_config(const Config& config);
 
 /// A model in any floating dtype, widened to double. Biases and norms become one row. `lora` says what the
 /// model's adapters are; null: it has none.

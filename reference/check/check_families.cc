@@ -386,7 +386,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"kimi_linear", tiny_kimi_linear()},
           {"hy_v4", tiny_hy_v4()},
           {"step3p5", tiny_step()},
-          {"zamba2", tiny_zamba2()}};
+          {"zamba2", tiny_zamba2()},
+          {"deepseek_v4", tiny_deepseek_v4()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

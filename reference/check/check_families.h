@@ -33,6 +33,10 @@ ModelConfig tiny_glm_moe_dsa();
 /// Likewise, with two residual streams, sinks and a gate of what attention gives.
 ModelConfig tiny_hy_v4();
 
+/// A layer that sees a window alone, one that sees blocks of two tokens too and whose experts are those of a
+/// table, and one whose blocks overlap, of which its indexer picks one.
+ModelConfig tiny_deepseek_v4();
+
 /// One layer of either kind, in groups of which two heads share B and C.
 ModelConfig tiny_granite_hybrid();
 

@@ -52,4 +52,32 @@ ModelConfig tiny_hy_v4() {
   return config;
 }
 
+ModelConfig tiny_deepseek_v4() {
+  ModelConfig config = tiny_model();
+  config.num_hidden_layers = 3;
+  config.num_attention_heads = 2;
+  config.head_dim = 6;
+  config.rotary_dim = 4;
+  config.rope.theta = 50.0;
+  config.local_rope = RopeSettings{};
+  config.windows = {2, 0, 0};
+  config.attention_sinks = config.limits_all_experts = true;
+  config.compressed = {.q_lora_rank = 5,
+                       .window = 2,
+                       .rates = {0, 2, 2},
+                       .overlaps = {false, false, true},
+                       .o_groups = 2,
+                       .o_lora_rank = 3};
+  config.indexer = {.topk = 1, .heads = 3, .head_dim = 5};
+  config.swiglu_limit = 40.0;  // see tiny_gpt_oss()
+  config.hyper = {.streams = 2, .magnitude = 2.0, .eps = 1e-2, .sinkhorn_iters = 3};
+  config.mixture = tiny_experts({true, true, true});
+  config.mixture.hashed = {false, true, false};
+  config.mixture.sqrt_softplus_scores = config.mixture.corrected = true;
+  config.mixture.shared_expert_intermediate_size = 5;
+  config.mixture.shared_expert_ungated = true;
+  config.mixture.routed_scaling_factor = 1.5;
+  return config;
+}
+
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -99,6 +99,10 @@ double smallest_lead(const ModelConfig& config, const DoubleWeights& weights) {
     std::size_t sparse = 0;
     for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
       if (!config.is_sparse(layer)) continue;
+      if (config.is_hashed(layer)) {
+        ++sparse;
+        continue;
+      }
       const Matrix& scores = hidden.router_probabilities[sparse++].value();
       DoubleMatrix p(scores.rows(), scores.cols());
       std::transform(scores.data(), scores.data() + scores.size(), p.data(),
@@ -170,6 +174,11 @@ DoubleWeights random_weights(const ModelConfig& config, std::uint64_t seed) {
                                        : 1.7 / std::sqrt(static_cast<double>(shape.second));
     const double middle = is_factor ? one : 0.0;
     weights[name] = random_matrix(shape.first, shape.second, ++seed, middle - size, middle + size);
+    if (!name.ends_with(".tid2eid")) continue;
+    for (Index token = 0; token < shape.first; ++token) {  // neighbours, so that a token's are different
+      for (Index slot = 0; slot < shape.second; ++slot)
+        weights[name](token, slot) = static_cast<double>((3 * token + slot) % config.mixture.num_experts);
+    }
   }
   return weights;
 }

@@ -68,18 +68,20 @@ Sizes require_valid(const Var& q, const Var& k, const Var& v, const AttentionOpt
           "expected lists of keys of none or each of " + std::to_string(length) + " queries");
   for (std::size_t i = 0; i < options.seen.size(); ++i) {
     const std::vector<int>& keys = options.seen[i];
-    const bool is_good = std::all_of(keys.begin(), keys.end(),
-                                     [i](int key) { return key >= 0 && key <= static_cast<int>(i); });
+    const bool is_good = std::all_of(keys.begin(), keys.end(), [&](int key) {
+      return (key >= 0 && key <= static_cast<int>(i)) || (key >= length && key < k.rows());
+    });
     require(is_good && !keys.empty(), "causal_attention",
             "expected a list of keys up to query " + std::to_string(i));
   }
   require(q.cols() % heads == 0, "causal_attention",
           "expected queries of " + std::to_string(heads) + " heads, got " + shape_text(q.value()));
   const Index head_dim = q.cols() / heads;
-  require_shape("causal_attention", "the keys", k.value(), length, key_value_heads * head_dim);
+  const Index rows = options.seen.empty() ? length : std::max(length, k.rows());
+  require_shape("causal_attention", "the keys", k.value(), rows, key_value_heads * head_dim);
   require(v.cols() % key_value_heads == 0, "causal_attention",
           "expected values of " + std::to_string(key_value_heads) + " heads, got " + shape_text(v.value()));
-  require_shape("causal_attention", "the values", v.value(), length, v.cols());
+  require_shape("causal_attention", "the values", v.value(), rows, v.cols());
   return {head_dim, v.cols() / key_value_heads};
 }
 

@@ -18,8 +18,9 @@ struct AttentionOptions {
 
 /// Attention of a sequence of T tokens on itself (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762;
 /// grouped heads: Ainslie et al. 2023, https://arxiv.org/abs/2305.13245). q [T, H * E], k [T, K * E] and v
-/// [T, K * D] -> [T, H * D]. For every head and every query i, over the keys j with j <= i and, with a
-/// window, i - j < window, or over those that are listed:
+/// [T, K * D] -> [T, H * D]. With lists there may be more keys than tokens: those behind are no token's own.
+/// For every head and every query i, over the keys j with j <= i and, with a window, i - j < window, or over
+/// those that are listed:
 ///     r_j = scale q_i . k_j,   s_j = c tanh(r_j / c) with a cap c, else r_j,
 ///     p = softmax(s),   o_i = sum_j p_j v_j
 /// and backwards
@@ -28,7 +29,7 @@ struct AttentionOptions {
 ///     dq_i += scale sum_j dr_j k_j,   dk_j += scale dr_j q_i
 /// Keys that a query does not see are left out of its sums, so that not even a NaN there can reach it.
 /// Throws std::invalid_argument if the shapes do not fit the options, K does not divide H, window < 0,
-/// softcap < 0, or queries have lists that are not one for each, or of keys behind them.
+/// softcap < 0, or queries have lists that are not one for each, or of keys of tokens behind them.
 Var causal_attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options);
 
 /// The same with a sink in every head (transformers, modeling_gpt_oss.py): one more score a_h of each of its

@@ -286,6 +286,17 @@ ADAPTERS = {
     "zamba2-lora-linear": Adapter(
         "zamba2", "b2_left", {"target_modules": ["linear", "in_proj"], "modules_to_save": ["mamba.norm"]}, seed=269
     ),
+    # Every linear map outside indexers but o_a_proj, whose groups PEFT's adapter does not fit, and down_proj.
+    "deepseek-v4-lora-linear": Adapter(
+        "deepseek-v4",
+        "b2_right",
+        {
+            "target_modules": ["q_a_proj", "self_attn.q_b_proj", "self_attn.kv_proj", "compressor.kv_proj", "compressor.gate_proj", "o_b_proj",
+                               "shared_experts.gate_proj", "up_proj"],
+            "modules_to_save": ["q_a_norm"],
+        },
+        seed=269,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

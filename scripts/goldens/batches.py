@@ -17,6 +17,7 @@ from goldens.checks import (
     check_results,
     check_routing,
     check_weights,
+    picks,
 )
 from goldens.models import MODELS
 from goldens.passes import IGNORED, ResultCheck, evaluate, experts_per_token, gradients_of, load_model, read_tensors, relative_difference, worst
@@ -178,6 +179,7 @@ CASES = {
     "zamba2-sft-packed": ("zamba2", packed(TWO_ROWS)),
     "zamba2-plain-sft-packed_jumps": ("zamba2-plain", packed(JUMPS, across=(0,))),
     "zamba2-plain-sft-real_pad_bare": ("zamba2-plain", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
+    "deepseek-v4-sft-packed": ("deepseek-v4", packed(TWO_ROWS)),
 }
 
 
@@ -269,7 +271,7 @@ def write_case(root, name, seed):
         case["source"]["recurrence"] = "each document on its own through transformers' module"
     if experts_per_token(model.config):
         case["checks"]["routing"] = check_routing(model, inputs, tensors)
-    if hasattr(model.config, "index_topk"):
+    if picks(model.config):
         case["checks"]["picks"] = check_picks(model, inputs)
     save_case(root, case, tensors)
     print(f"  given {', '.join(given) or 'input_ids alone'}")

@@ -20,6 +20,7 @@ from goldens.passes import (
     relative_difference,
     worst,
 )
+from goldens.blocks import has_blocks
 from goldens.recurrence import document_spans, has_recurrence, recurrences, token_by_token
 
 STEPS = (2e-3, 5e-4, 1e-4)
@@ -173,7 +174,9 @@ def check_documents(model, inputs, tensors):
     difference = 0.0
     for row, spans in enumerate(document_spans(inputs)):
         for begin, end in spans:
-            given = {name: inputs[name][row : row + 1, begin:end] for name in ("input_ids", "position_ids")}
+            # DeepSeek V4's row alone has no position_ids: its blocks count from the first column.
+            names = ("input_ids",) if has_blocks(model) else ("input_ids", "position_ids")
+            given = {name: inputs[name][row : row + 1, begin:end] for name in names}
             with torch.no_grad():
                 alone = model(**given, use_cache=False).logits.log_softmax(-1)
             targets = inputs["labels"][row, begin + 1 : end + 1]
@@ -234,7 +237,10 @@ def _corrections(model):
 
 def _grouped_choices(config, correction, logits):
     """How far choices of groups and experts are from others, and how many tokens' differ without biases, or without groups."""
-    own = logits.softmax(-1) if config.model_type == "ernie4_5_moe" else logits.sigmoid()
+    if config.model_type == "deepseek_v4":
+        own = torch.nn.functional.softplus(logits).sqrt()
+    else:
+        own = logits.softmax(-1) if config.model_type == "ernie4_5_moe" else logits.sigmoid()
     scores, gap = _of_groups(config, own + correction)
 
     def differing(others):
@@ -268,15 +274,25 @@ class Picking(TorchFunctionMode):
         return super().__exit__(*given)
 
 
+def picks(config):
+    """Whether some layer has an indexer: of DeepSeek V4 those of one kind."""
+    return hasattr(config, "index_topk") and (config.model_type != "deepseek_v4" or "compressed_sparse_attention" in config.layer_types)
+
+
 def check_picks(model, inputs):
     """How far each real token is from another choice of tokens that it sees, and how many tokens see fewer than all up to themselves."""
-    with torch.no_grad(), Picking(model) as picking:
-        forward(model, inputs)
     mask = inputs.get("attention_mask")
     real = (torch.ones_like(inputs["input_ids"]) if mask is None else mask) == 1
+    with torch.no_grad(), Picking(model) as picking:
+        if has_blocks(model):  # scores of one document after another
+            for row, spans in enumerate(document_spans(inputs)):
+                for begin, end in spans:
+                    model(input_ids=inputs["input_ids"][row : row + 1, begin:end], use_cache=False)
+        else:
+            forward(model, inputs)
     gap, picked, topk = math.inf, 0, model.config.index_topk
     for scores in picking.scores:
-        ordered = scores[real].sort(descending=True).values
+        ordered = (scores.flatten(0, 1) if has_blocks(model) else scores[real]).sort(descending=True).values
         if topk >= ordered.shape[-1]:
             continue
         chooses = ordered[:, topk] > torch.finfo(ordered.dtype).min / 2  # others see no more than they may

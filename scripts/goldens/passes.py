@@ -15,12 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import masking_utils
 
+from goldens.blocks import has_blocks, keep_blocks_apart
 from goldens.recurrence import has_recurrence, keep_documents_apart
 
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
-    *("hy_v4", "kimi_linear", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("deepseek_v4", "hy_v4", "kimi_linear", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
 
@@ -63,6 +64,9 @@ def load_model(folder, config_name="config.json"):
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config, **options)
     if has_recurrence(model):
         keep_documents_apart(model.model)
+    if has_blocks(model):
+        keep_blocks_apart(model.model)
+        model.config.num_experts = model.config.n_routed_experts  # TRL 1.16.0 asks for it by this name
     if config.model_type in ("gpt_oss", "granitemoehybrid"):
         model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
     return model.eval()
@@ -111,6 +115,44 @@ HUNYUAN_NAMES = {
 }
 
 
+# Of DeepSeek V4's modules, in this order.
+DEEPSEEK_V4_NAMES = {
+    ".self_attn.compressor.indexer.scorer.weights_proj.": ".attn.indexer.weights_proj.",
+    ".self_attn.compressor.indexer.q_b_proj.": ".attn.indexer.wq_b.",
+    ".self_attn.compressor.indexer.": ".attn.indexer.compressor.",
+    ".self_attn.": ".attn.",
+    ".mlp.shared_experts.gate_proj.": ".ffn.shared_experts.w1.",
+    ".mlp.shared_experts.up_proj.": ".ffn.shared_experts.w3.",
+    ".mlp.shared_experts.down_proj.": ".ffn.shared_experts.w2.",
+    ".mlp.": ".ffn.",
+    ".input_layernorm.": ".attn_norm.",
+    ".post_attention_layernorm.": ".ffn_norm.",
+    ".attn_hc.": ".hc_attn_",
+    ".ffn_hc.": ".hc_ffn_",
+    ".sinks": ".attn_sink",
+    ".position_bias": ".ape",
+    ".q_a_proj.": ".wq_a.",
+    ".q_b_proj.": ".wq_b.",
+    ".kv_proj.": ".wkv.",
+    ".gate_proj.": ".wgate.",
+    ".o_a_proj.": ".wo_a.",
+    ".o_b_proj.": ".wo_b.",
+    ".q_a_norm.": ".q_norm.",
+    ".kv_norm.": ".norm.",
+    ".gate.e_score_correction_bias": ".gate.bias",
+}
+
+
+def deepseek_v4_name(name):
+    """What files call a tensor of DeepSeek V4."""
+    if name.startswith("lm_head."):
+        return name.removeprefix("lm_")
+    if name.startswith("model.layers."):
+        for in_transformers, in_file in DEEPSEEK_V4_NAMES.items():
+            name = name.replace(in_transformers, in_file)
+    return name
+
+
 def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
@@ -119,7 +161,7 @@ def as_in_file(tensors, model_type=None):
     what transformers has in a module of the forget gate. GPT-OSS's, Granite's, Gemma 4's and Hunyuan 4's files hold what transformers does.
     Nemotron-H's call the decoder backbone. A tensor of None is left out.
     """
-    as_mixtral = model_type in ("kimi_linear", "minimax_m2", "mixtral")
+    as_mixtral = model_type in ("deepseek_v4", "kimi_linear", "minimax_m2", "mixtral")
     gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral or model_type == "lfm2_moe" else ("gate_proj", "up_proj", "down_proj")
     result = {}
     for name, tensor in tensors.items():
@@ -133,8 +175,10 @@ def as_in_file(tensors, model_type=None):
         if model_type == "hy_v4":
             for in_transformers, in_file in HUNYUAN_NAMES.items():
                 name = name.replace(in_transformers, in_file)
+        if model_type == "deepseek_v4":
+            name = deepseek_v4_name(name)
         stem, _, last = name.rpartition(".")
-        if as_mixtral:
+        if as_mixtral and model_type != "deepseek_v4":
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
         if model_type == "kimi_linear":
             name = name.replace(".forget_gate.", ".")

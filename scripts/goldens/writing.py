@@ -34,6 +34,10 @@ def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
         for name, buffer in fixed_tensors(model).items():
             if ".indexer." in name:
                 continue  # parameters, drawn above
+            if name.endswith(".tid2eid"):  # each token's experts, all different
+                drawn = torch.rand(len(buffer), spec.settings["n_routed_experts"], generator=generator)
+                buffer.copy_(drawn.argsort(dim=1)[:, : buffer.shape[1]])
+                continue
             buffer.normal_(1.0 if name.endswith("layer_scalar") else 0.0, 0.1, generator=generator)
     model.save_pretrained(folder)
     if spec.legacy is None:

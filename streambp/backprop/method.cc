@@ -46,7 +46,7 @@ namespace {
 /// Whether the last layer has an indexer, which picks among rows that have run: chunks from first to last.
 bool ends_with_indexer(const Config& config) {
   const int64_t last = config.num_hidden_layers - 1;
-  return config.has_indexers() && last >= 0 && config.picker_of(last) == last;
+  return last >= 0 && config.has_indexer(last);
 }
 
 }  // namespace

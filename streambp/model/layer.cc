@@ -114,6 +114,11 @@ KeysValues DecoderLayer::keys_values(const at::Tensor& x, const Rows& rows,
                                      rope_of(rows, /*of_queries=*/false), own_ops());
     return {std::move(of_rows.latents), std::move(of_rows.rotated)};
   }
+  if (config_.is_compressed()) {
+    CompressedRows of_rows = compressed_rows(weights_.compressed, mixer_input(x, own_ops()),
+                                             rope_of(rows, /*of_queries=*/false), own_ops());
+    return {std::move(of_rows.keys), std::move(of_rows.raw)};
+  }
   const bool known = projected.keys.defined();
   if (known && !needs_backward({x}))
     return key_value_heads(projected.keys, projected.values, rows, own_ops(), known);
@@ -171,6 +176,8 @@ at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Befo
   const MemoryScope scope("attention");
   if (attends() && config_.is_latent())
     return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
+  if (attends() && config_.is_compressed())
+    return attend_compressed(x, rows, before.attention, run, own.attention);
   const bool has_block = weights_.block.is_there();
   if (attends() && !has_block) return attend(x, rows, before, run, own.attention, known).flatten(1);
   const at::Tensor read = has_block ? with_block(x, rows, before, run, own.attention) : x;
@@ -194,6 +201,17 @@ at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, c
       latent_forward(weights_.latent, mixer_input(x, run.ops), rope_of(rows, /*of_queries=*/false),
                      rows.offsets, prefix, attention_, run.ops, picking, of_rows);
   own = {std::move(of_rows.latents), std::move(of_rows.rotated)};
+  return attended;
+}
+
+at::Tensor DecoderLayer::attend_compressed(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+                                           const LayerRun& run, KeysValues& own) const {
+  CompressedRows of_rows;
+  const PickingRows picking{rows.picks, index_, rows.begin, rows.sequence_begin};
+  at::Tensor attended = compressed_forward(weights_.compressed, mixer_input(x, run.ops),
+                                           {rope_of(rows, /*of_queries=*/false), rows.stream_rope},
+                                           rows.offsets, prefix, attention_, run.ops, picking, of_rows);
+  own = {std::move(of_rows.keys), std::move(of_rows.raw)};
   return attended;
 }
 
@@ -282,6 +300,7 @@ at::Tensor DecoderLayer::add_attention(const at::Tensor& x, const at::Tensor& at
 MixtureRun DecoderLayer::mixture_run(const Rows& rows, const LayerRun& run, bool graph_only) const {
   return {.layer = index_,
           .begin = rows.begin,
+          .tokens = rows.tokens,
           .graph_only = graph_only,
           .balance = run.balance,
           .choices = run.choices,
@@ -335,7 +354,8 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
 
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
-  if (w.delta_rule.trainable() || w.latent.trainable() || w.per_layer.trainable() || w.block.trainable())
+  if (w.delta_rule.trainable() || w.latent.trainable() || w.compressed.trainable() ||
+      w.per_layer.trainable() || w.block.trainable())
     return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
   for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.output_gate, w.recurrent_out,

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/config/config.h"
+#include "streambp/model/layers/compressed_layer.h"
 #include "streambp/model/layers/delta_rule_layer.h"
 #include "streambp/model/layers/latent_layer.h"
 #include "streambp/model/layers/per_layer_input.h"
@@ -31,10 +32,11 @@ struct Rows {
   std::vector<int64_t> offsets;
   /// Where in the stream the sequence of the first row begins: [sequence_begin, begin) is its prefix.
   int64_t sequence_begin = 0;
-  RopeTable rope;        // of these rows
-  RopeTable local_rope;  // the same for layers with a window, where they have their own
-  RopeTable query_rope;  // the same for queries, where it differs from the keys'
-  /// Where the layers read them (Gemma 4): tokens [n], the model's first hidden states [n, D], which are part
+  RopeTable rope;         // of these rows
+  RopeTable local_rope;   // the same for layers with a window, where they have their own
+  RopeTable query_rope;   // the same for queries, where it differs from the keys'
+  RopeTable stream_rope;  // as `rope`, of all tokens of the stream
+  /// Tokens [n]; where the layers read them (Gemma 4) the model's first hidden states [n, D], which are part
   /// of the layer's graph, and where their gradient is added; undefined: nobody wants it.
   at::Tensor tokens, embedded, embedded_gradient;
   RowPicks* picks = nullptr;  // of the stream, where layers have indexers
@@ -43,7 +45,8 @@ struct Rows {
 };
 
 /// Keys and values of n tokens, [n, K, E] each, or as projected; with latent attention the normed latents
-/// [n, 1, kv_lora_rank] and the rotated keys [n, 1, qk_rope_head_dim].
+/// [n, 1, kv_lora_rank] and the rotated keys [n, 1, qk_rope_head_dim]; of DeepSeek V4 what CompressedRows
+/// are.
 struct KeysValues {
   at::Tensor keys;
   at::Tensor values;
@@ -136,6 +139,7 @@ class DecoderLayer {
     DeltaRule delta_rule;        // of a recurrent layer, whose o_proj is linear_attn.out_proj; no q_proj ...
     const Linear* recurrent_out = nullptr;  // ... but where it attends as well: that is this then
     LatentAttention latent;                 // with latent attention; no q_proj
+    CompressedAttention compressed;         // with DeepSeek V4's; o_proj is o_b_proj then, and no q_proj
     GatedMlp mlp;                           // of a dense layer, or one with both
     Mixture mixture;                        // of a sparse one
     RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
@@ -239,6 +243,8 @@ class DecoderLayer {
                    Carry& own, Activations& known) const;
   at::Tensor attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
                             KeysValues& own) const;
+  at::Tensor attend_compressed(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+                               const LayerRun& run, KeysValues& own) const;
   at::Tensor attend(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                     KeysValues& own, Activations& known) const;
   /// x with what a recurrence next to attention adds, or x itself; `own` receives the state. `half`:

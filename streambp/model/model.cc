@@ -39,14 +39,12 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
             .rope = rope.rows(begin, end),
             .local_rope = {},
             .query_rope = {},
-            .tokens = {},
+            .stream_rope = rope,
+            .tokens = batch.tokens.narrow(0, begin, end - begin),
             .embedded = {},
             .embedded_gradient = {},
             .picks = picks.get()};
-  if (embedded.defined()) {
-    rows.tokens = batch.tokens.narrow(0, begin, end - begin);
-    rows.embedded = embedded.narrow(0, begin, end - begin);
-  }
+  if (embedded.defined()) rows.embedded = embedded.narrow(0, begin, end - begin);
   if (embedded_gradient.defined()) rows.embedded_gradient = embedded_gradient.narrow(0, begin, end - begin);
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   if (query_rope.cosine.defined()) rows.query_rope = query_rope.rows(begin, end);
@@ -117,7 +115,8 @@ Model::Model(const Config& config, const Placement& placement,
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
   norm_ = norm_of("model.norm");
-  if (config.has_streams()) head_gates_ = stream_gates("model.hc_head.hc_", 0, /*magnitude=*/1.0);
+  if (config.has_streams())
+    head_gates_ = stream_gates("model.hc_head.hc_", 0, /*magnitude=*/1.0, config.hyper.eps);
   if (config.plain_norms) {
     norm_.adds_one = false;
     embedding_norm_ = plain_norm(config.hidden_size);
@@ -167,6 +166,14 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
   const auto draw = [&](Parameter& parameter, ParameterRole role) {
     stream += 0x9E3779B97F4A7C15;  // each parameter its own seed
     if (!has_values(placement.device)) return;
+    if (role == ParameterRole::kHash) {
+      const at::Tensor drawn =
+          at::rand({parameter.value.size(0), config.mixture.num_experts},
+                   at::detail::createCPUGenerator(stream), at::TensorOptions(at::kFloat));
+      const at::Tensor order = at::argsort(drawn, /*stable=*/true, /*dim=*/1, /*descending=*/false);
+      parameter.value.copy_(order.narrow(1, 0, parameter.value.size(1)));
+      return;
+    }
     if (placement.device.is_cuda() && parameter.value.numel() >= kDrawnByGpu) {
       at::Generator generator = at::globalContext().defaultGenerator(placement.device).clone();
       generator.set_current_seed(stream);
@@ -184,7 +191,8 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     const bool of_gates = role == ParameterRole::kHyper && parameter.name.ends_with("scale");
     const bool around_one = of_gates || (role == ParameterRole::kNorm && !adds_one) ||
                             role == ParameterRole::kScalar ||
-                            parameter.name.ends_with(".indexer.k_norm.weight");
+                            parameter.name.ends_with(".indexer.k_norm.weight") ||
+                            parameter.name.ends_with(".indexer.kv_norm.weight");
     parameter.value.copy_(around_one ? noise + 1.0 : noise);
   };
   return Model(config, placement, [&](Parameter& parameter, ParameterRole role) {
@@ -262,7 +270,29 @@ at::Tensor query_scales(const Config& config, const at::Tensor& positions) {
 
 }  // namespace
 
+namespace {
+
+/// Throws InputError for a sequence whose positions do not rise by 1, where blocks of rows have those of
+/// their first rows: scores and what is given are of distances alone, wherever a sequence begins.
+void require_plain_positions(const Config& config, const Batch& batch) {
+  const std::vector<int64_t>& rates = config.compressed.rates;
+  if (std::all_of(rates.begin(), rates.end(), [](int64_t rate) { return rate == 0; })) return;
+  for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
+    const int64_t begin = batch.offsets[s], length = batch.offsets[s + 1] - begin;
+    const at::Tensor positions = batch.positions.narrow(0, begin, length);
+    if (!at::equal(positions - positions[0], at::arange(length, positions.options())))
+      throw InputError(
+          "position_ids of sequence {}: {} has layers that compress blocks of rows, expected positions that "
+          "rise by "
+          "1 in each sequence",
+          s, config.family);
+  }
+}
+
+}  // namespace
+
 Stream Model::prepare(const Batch& batch) const {
+  require_plain_positions(config_, batch);
   const MemoryScope scope("batch");
   for (const auto& rows : trained_rows_) rows->write();  // a step may have moved them
   Stream stream;
@@ -283,7 +313,9 @@ Stream Model::prepare(const Batch& batch) const {
   if (config_.gemma4.num_kv_shared_layers > 0)
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
   stream.choices = given_choices(config_, batch, device());
-  if (config_.has_indexers()) stream.picks = std::make_shared<RowPicks>(config_.indexer.topk, batch.offsets);
+  if (config_.has_indexers())
+    stream.picks =
+        std::make_shared<RowPicks>(config_.indexer.topk, batch.offsets, config_.rows_of_picked_block());
   return stream;
 }
 

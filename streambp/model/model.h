@@ -232,10 +232,12 @@ class Model {
   /// One without a weight of its own, over `size` numbers.
   RmsNorm plain_norm(int64_t size);
   /// Those of the `which`-th weights that the parameters `names` (with a dot) are of.
-  StreamGates stream_gates(const std::string& names, int64_t which, double magnitude);
+  StreamGates stream_gates(const std::string& names, int64_t which, double magnitude, double eps);
+  /// Those of what a half of a layer gives, and how the streams are mixed first.
+  StreamGates gates_of_given(const std::string& names);
   GatedMlp make_mlp(const std::string& name);
   GatedMlp make_fused_mlp(const std::string& name, int64_t width);
-  Mixture make_mixture(const std::string& name);
+  Mixture make_mixture(const std::string& name, int64_t index);
   Mixture make_granite_mixture(const std::string& prefix);
   /// Experts that are parts of two tensors of all, `gate_up` [experts, 2 F, D], the gate's rows before the
   /// up's, and `down` [experts, D, F]; adapters know them as `name`'s.
@@ -252,6 +254,8 @@ class Model {
   void make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
   /// The block that layer `index`, `prefix`, runs before its state space; its projections are `weights`'.
   SharedBlock make_shared_block(const std::string& prefix, int64_t index, DecoderLayer::Weights& weights);
+  void make_compressed(const std::string& name, int64_t index, DecoderLayer::Weights& weights);
+  Compressor make_compressor(const std::string& name, int64_t index);
   /// Of the parameter `name`: the model's, but of a kCorrection and of what belongs to lm_head.
   at::ScalarType dtype_of(const std::string& name) const;
   /// The gradient of a parameter that has `value`, zero: in the placement's gradient_dtype, or the value's

@@ -87,7 +87,7 @@ Mixture Model::make_granite_mixture(const std::string& prefix) {
   return mixture;
 }
 
-Mixture Model::make_mixture(const std::string& name) {
+Mixture Model::make_mixture(const std::string& name, int64_t index) {
   const MixtureSettings& settings = config_.mixture;
   const std::string experts = name + ".experts";
   Mixture mixture;
@@ -111,7 +111,12 @@ Mixture Model::make_mixture(const std::string& name) {
     mixture.experts.push_back(mlp);
   }
   mixture.sigmoid = settings.sigmoid_scores;
-  if (settings.corrected) mixture.correction = &parameter(name + "." + family_of(config_).experts.correction);
+  mixture.sqrt_softplus = settings.sqrt_softplus_scores;
+  if (settings.is_hashed(index)) {
+    mixture.experts_of_token = &parameter(name + ".gate.tid2eid");
+  } else if (settings.corrected) {
+    mixture.correction = &parameter(name + "." + family_of(config_).experts.correction);
+  }
   mixture.groups = settings.n_group;
   mixture.topk_groups = settings.topk_group;
   mixture.scale = settings.routed_scaling_factor;
@@ -181,39 +186,6 @@ PerLayerInput Model::make_per_layer_input(const std::string& prefix, int64_t ind
   input.projection = add_map(prefix + "per_layer_projection", /*bias=*/false);
   input.norm = norm_of(prefix + "post_per_layer_input_norm");
   return input;
-}
-
-void Model::make_attention(const std::string& name, int64_t index, DecoderLayer::Weights& weights) {
-  const bool own_keys = !config_.shares_keys_values(index);
-  if (config_.fused_projections) {
-    const int64_t keys = config_.num_key_value_heads * config_.head_dim;
-    const auto qkv =
-        add_fused_maps(name + ".qkv_proj", {config_.num_attention_heads * config_.head_dim, keys, keys});
-    std::tie(weights.q_proj, weights.k_proj, weights.v_proj) = std::tie(qkv[0], qkv[1], qkv[2]);
-  } else {
-    const auto add = [&](const char* part, double scale) {
-      Linear* const map = add_map(name + part, config_.qkv_bias);
-      map->output_scale = scale;
-      return map;
-    };
-    weights.q_proj = add(".q_proj", config_.query_multiplier);
-    if (own_keys) weights.k_proj = add(".k_proj", config_.key_multiplier);
-    if (own_keys && !config_.keys_are_values(index))
-      weights.v_proj = add(".v_proj", config_.query_multiplier);
-  }
-  Linear* const out = add_residual_map(name + "." + modules_of(config_).out, config_.o_bias);
-  out->output_scale *= config_.attention_multiplier;
-  weights.o_proj = out;
-  if (config_.qk_norm) {
-    const auto [of_queries, of_keys] = qk_norm_names(config_);
-    weights.q_norm = norm_of(name + "." + of_queries);
-    if (own_keys) weights.k_norm = norm_of(name + "." + of_keys);
-  }
-  if (config_.plain_norms) weights.q_norm = weights.k_norm = plain_norm(config_.head_dim_of(index));
-  if (config_.output_gate_map) weights.output_gate = add_map(name + ".gate_proj", /*bias=*/false);
-  if (config_.gates_heads) weights.output_gate = add_map(name + ".g_proj", /*bias=*/false);
-  if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));
-  if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
 }
 
 void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weights) {
@@ -287,44 +259,26 @@ void Model::make_channel_rule(const std::string& name, DecoderLayer::Weights& we
   weights.o_proj = add_residual_map(name + ".o_proj", /*bias=*/false);
 }
 
-void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights) {
-  constexpr double kEps = 1e-6;  // of its own norms in transformers, whatever rms_norm_eps says
-  const LatentAttentionSettings& settings = config_.latent;
-  LatentAttention& latent = weights.latent;
-  const auto norm = [&](const char* part) { return RmsNorm{&parameter(name + part), kEps, false}; };
-  if (settings.q_lora_rank > 0) {
-    latent.q_a_proj = add_map(name + ".q_a_proj", config_.qkv_bias);
-    latent.q_a_norm = norm(".q_a_layernorm.weight");
-    latent.q_proj = add_map(name + ".q_b_proj", /*bias=*/false);
-  } else {
-    latent.q_proj = add_map(name + ".q_proj", /*bias=*/false);
-  }
-  latent.kv_a_proj = add_map(name + ".kv_a_proj_with_mqa", config_.qkv_bias);
-  latent.kv_a_norm = norm(".kv_a_layernorm.weight");
-  latent.kv_b_proj = add_map(name + ".kv_b_proj", /*bias=*/false);
-  latent.interleaved = config_.rope_interleaved;
-  latent.rotates = config_.no_rope.empty();
-  latent.heads = {latent.kv_b_proj, config_.num_attention_heads, settings.qk_nope_head_dim,
-                  settings.qk_rope_head_dim, settings.v_head_dim};
-  weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);
-  if (config_.output_gate_map) latent.gate_proj = add_map(name + ".gate_proj", /*bias=*/false);
-  if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
-  latent.indexing = config_.indexer;
-  if (!config_.has_indexers() || config_.picker_of(index) != index) return;
-  const std::string in = name + ".indexer.";
-  latent.indexer = {add_map(in + "wq_b", /*bias=*/false), add_map(in + "wk", /*bias=*/false),
-                    add_map(in + "weights_proj", /*bias=*/false), &parameter(in + "k_norm.weight"),
-                    &parameter(in + "k_norm.bias")};
-}
-
-StreamGates Model::stream_gates(const std::string& names, int64_t which, double magnitude) {
+StreamGates Model::stream_gates(const std::string& names, int64_t which, double magnitude, double eps) {
   const int64_t streams = config_.hyper.streams;
   return {add_rows(parameter(names + "fn"), which * streams, streams),
           add_rows(parameter(names + "base"), which * streams, streams),
           add_rows(parameter(names + "scale"), which, 1),
           magnitude,
-          config_.hyper.eps,
+          eps,
           config_.rms_norm_eps};
+}
+
+StreamGates Model::gates_of_given(const std::string& names) {
+  const HyperSettings& hyper = config_.hyper;
+  const bool mixes = hyper.sinkhorn_iters > 0;
+  StreamGates gates = stream_gates(names, 1, hyper.magnitude, mixes ? 0.0 : hyper.eps);
+  if (!mixes) return gates;
+  const int64_t first = 2 * hyper.streams, count = hyper.streams * hyper.streams;
+  gates.mix = {add_rows(parameter(names + "fn"), first, count),
+               add_rows(parameter(names + "base"), first, count), add_rows(parameter(names + "scale"), 2, 1),
+               hyper.eps, hyper.sinkhorn_iters};
+  return gates;
 }
 
 RmsNorm Model::norm_of(const std::string& name) const {
@@ -364,12 +318,14 @@ DecoderLayer Model::make_layer(int64_t index) {
   if (mixes && config_.is_recurrent(index)) make_delta_rule(prefix + modules.recurrence, weights);
   if (config_.attends(index) && config_.is_latent()) {
     make_latent(prefix + "self_attn", index, weights);
+  } else if (config_.attends(index) && config_.is_compressed()) {
+    make_compressed(prefix + "self_attn", index, weights);
   } else if (config_.attends(index)) {
     make_attention(prefix + modules.attention, index, weights);
   }
   const std::string mlp = prefix + modules.mlp;
   if (config_.is_sparse(index) && !config_.mixture.next_to_mlp) {
-    weights.mixture = config_.mixture.granite_names ? make_granite_mixture(prefix) : make_mixture(mlp);
+    weights.mixture = config_.mixture.granite_names ? make_granite_mixture(prefix) : make_mixture(mlp, index);
   } else if (config_.fused_projections || config_.fused_gate_up) {
     weights.mlp = make_fused_mlp(mlp, config_.intermediate_size);
   } else if (config_.has_mlp(index)) {
@@ -378,10 +334,10 @@ DecoderLayer Model::make_layer(int64_t index) {
   }
   if (config_.has_streams()) {
     const std::string attention = prefix + "attn_hc.", feed = prefix + "ffn_hc.";
-    weights.into_attention = stream_gates(attention, 0, /*magnitude=*/1.0);
-    weights.out_of_attention = stream_gates(attention, 1, config_.hyper.magnitude);
-    weights.into_mlp = stream_gates(feed, 0, /*magnitude=*/1.0);
-    weights.out_of_mlp = stream_gates(feed, 1, config_.hyper.magnitude);
+    weights.into_attention = stream_gates(attention, 0, /*magnitude=*/1.0, config_.hyper.eps);
+    weights.out_of_attention = gates_of_given(attention);
+    weights.into_mlp = stream_gates(feed, 0, /*magnitude=*/1.0, config_.hyper.eps);
+    weights.out_of_mlp = gates_of_given(feed);
   }
   if (config_.has_per_layer_inputs()) weights.per_layer = make_per_layer_input(prefix, index);
   if (config_.layer_scalar) weights.layer_scalar = &parameter(prefix + "layer_scalar");
@@ -392,6 +348,10 @@ DecoderLayer Model::make_layer(int64_t index) {
   for (GatedMlp& expert : weights.mixture.experts) limit_activated(expert, /*of_expert=*/true);
   limit_activated(weights.mlp, /*of_expert=*/false);
   limit_activated(weights.mixture.shared_expert, /*of_expert=*/false);
+  if (config_.limits_all_experts) {
+    for (GatedMlp& expert : weights.mixture.experts) expert.limit = config_.swiglu_limit;
+    weights.mixture.shared_expert.limit = config_.swiglu_limit;
+  }
   return {config_, index, std::move(weights)};
 }
 

@@ -3,6 +3,7 @@
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/rope_angles.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 
@@ -88,6 +89,32 @@ at::Tensor rope(const at::Tensor& x, const RopeTable& table) {
     return std::vector<at::Tensor>{inverse.is_fused(dy[0]) ? norm_rope_backward(dy[0], inverse, {}, {})
                                                            : rope_plain(dy[0], table, -1.0)};
   });
+}
+
+namespace {
+
+at::Tensor rotate_last_pairs(const at::Tensor& x, const RopeTable& table, double sign) {
+  const at::NoGradGuard no_grad;
+  const int64_t rotated = 2 * table.cosine.size(-1), first = x.size(-1) - rotated;
+  const at::ScalarType wide = sum_dtype(x);
+  const at::Tensor cosine = table.cosine.unsqueeze(1).to(wide), sine = table.sine.unsqueeze(1).to(wide);
+  const at::Tensor even = x.slice(-1, first, x.size(-1), 2).to(wide);
+  const at::Tensor odd = x.slice(-1, first + 1, x.size(-1), 2).to(wide);
+  at::Tensor y = at::empty_like(x, at::MemoryFormat::Contiguous);
+  if (first > 0) y.narrow(-1, 0, first).copy_(x.narrow(-1, 0, first));
+  y.slice(-1, first, x.size(-1), 2).copy_((even * cosine).addcmul_(odd, sine, -sign));
+  y.slice(-1, first + 1, x.size(-1), 2).copy_((odd * cosine).addcmul_(even, sine, sign));
+  return y;
+}
+
+}  // namespace
+
+at::Tensor rope_last_pairs(const at::Tensor& x, const RopeTable& table, bool back) {
+  const double sign = back ? -1.0 : 1.0;
+  return differentiable({x}, rotate_last_pairs(x, table, sign), "rope_last_pairs",
+                        [table, sign](std::vector<at::Tensor>&& dy) {
+                          return std::vector<at::Tensor>{rotate_last_pairs(dy[0], table, -sign)};
+                        });
 }
 
 }  // namespace streambp

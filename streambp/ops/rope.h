@@ -35,4 +35,8 @@ at::Tensor split_pairs(const at::Tensor& x, int64_t rotated);
 /// backward pass.
 at::Tensor rope(const at::Tensor& x, const RopeTable& table);
 
+/// x [n, heads, E] whose last R entries are rotated in pairs of neighbours (DeepSeek V4), or with `back` by
+/// the opposite angles: op by op in ATen, in float32 or wider. Nothing is kept for the backward pass.
+at::Tensor rope_last_pairs(const at::Tensor& x, const RopeTable& table, bool back = false);
+
 }  // namespace streambp

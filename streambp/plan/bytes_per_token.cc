@@ -47,7 +47,7 @@ AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.attends(layer) || config.shares_keys_values(layer)) continue;
     carries += config.carry_width(layer);
-    if (config.has_indexers() && config.picker_of(layer) == layer && seq_len > config.indexer.topk)
+    if (config.has_indexer(layer) && seq_len / config.rows_of_picked_block() > config.indexer.topk)
       picks += static_cast<int64_t>(sizeof(int32_t)) * config.indexer.topk;
     if (sees_all(config, layer, seq_len)) gradients += config.carry_width(layer);
   }

@@ -154,9 +154,12 @@ Model equality_model(const std::string& name, uint64_t seed,
   Model model = Model::random(config, placement, seed);
   for (const auto& parameter : model.parameters()) {
     at::Tensor& value = parameter->value;
+    if (is_hash_table(parameter->name)) continue;
     const bool norm = parameter->name.ends_with("norm.weight");
-    if (norm) {
-      const double center = model.config().norm_adds_one ? 0.0 : 1.0;
+    // Factors of logits: 25 would make of the matrix that mixes streams one of zeros and ones.
+    const bool scale = is_of_hyper_connection(parameter->name) && parameter->name.ends_with("scale");
+    if (norm || scale) {
+      const double center = norm && model.config().norm_adds_one ? 0.0 : 1.0;
       value.sub_(center).mul_(10.0).add_(center);
     } else if (value.dim() == 1 || parameter->name == "model.embed_tokens.weight") {
       value.mul_(25.0);

@@ -4,6 +4,7 @@ Sizes are awkward on purpose: hidden sizes that aren't heads times head size, an
 vocabularies, windows and context lengths that a batch of 29 tokens crosses.
 """
 
+from goldens.models.compressed_models import COMPRESSED_MODELS
 from goldens.models.convolution_models import CONVOLUTION_MODELS
 from goldens.models.family_models import FAMILY_MODELS
 from goldens.models.gemma4_models import GEMMA4_MODELS
@@ -206,4 +207,5 @@ MODELS = {
     **HYPER_MODELS,
     **STEP_MODELS,
     **ZAMBA_MODELS,
+    **COMPRESSED_MODELS,
 }

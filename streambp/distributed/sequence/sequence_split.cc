@@ -125,6 +125,12 @@ SequenceSplit::SequenceSplit(const Config& config, const std::vector<int64_t>& o
         "expected "
         "whole sequences on every rank (data parallelism)",
         config.family, ranks);
+  if (config.is_compressed() && ranks > 1)
+    throw InputError(
+        "rows of {} over {} ranks: its blocks are of rows of a whole sequence, expected whole sequences on "
+        "every "
+        "rank (data parallelism)",
+        config.family, ranks);
   const SequenceWork work(config);
   if (contiguous_) {
     cut_contiguously(work, offsets, ranks);

@@ -147,10 +147,12 @@ const ConfigReader::OtherNames kKimiNames = {{"max_position_embeddings", "model_
 
 Config parse_settings(const ConfigReader& given) {
   const Family& family = find_family(given);
-  const json own = family.step ? in_words_of_step(given) : json::object();
-  const ConfigReader settings = family.step   ? given.of(own)
-                                : family.kimi ? given.with_other_names(kKimiNames)
-                                              : given;
+  const json own = family.step         ? in_words_of_step(given)
+                   : family.compressed ? in_words_of_deepseek_v4(given)
+                                       : json::object();
+  const ConfigReader settings = family.step || family.compressed ? given.of(own)
+                                : family.kimi                    ? given.with_other_names(kKimiNames)
+                                                                 : given;
   Config config;
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
@@ -171,11 +173,19 @@ Config parse_settings(const ConfigReader& given) {
   parse_dtype(settings, config);
   parse_family(settings, family, config);
   parse_rope(settings, family, config);
+  if (family.compressed) check_compressed(settings, config);
   config.value_model = parse_value_model(settings);
   return config;
 }
 
 }  // namespace
+
+int64_t Config::rows_of_picked_block() const {
+  for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
+    if (is_compressed() && has_indexer(layer)) return compressed.rate_of(layer);
+  }
+  return 1;
+}
 
 double Config::mlp_limit(int64_t layer, bool of_expert) const {
   const std::vector<double>& limits = of_expert ? expert_limits : mlp_limits;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "streambp/model/config/attention_settings.h"
 #include "streambp/model/config/parameter_names.h"
 #include "streambp/model/config/parameter_shapes.h"
 #include "streambp/model/config/shared_blocks.h"
@@ -83,6 +84,11 @@ struct MixtureSettings {
   /// hy_v4: all experts of a layer are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] for
   /// each.
   bool stacked = false;
+  /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether
+  /// a token's experts are those of a table (mlp.gate.tid2eid), weighted by their scores. Empty: in none.
+  bool sqrt_softplus_scores = false;
+  std::vector<bool> hashed = {};
+  bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
   /// Whether all experts of a layer are two tensors, [out, in] for each.
   bool is_stacked() const { return granite_names || next_to_mlp || stacked; }
 
@@ -122,43 +128,6 @@ struct DeltaRuleSettings {
   int64_t channels() const { return 2 * keys() + values(); }       // of the convolution
 
   bool operator==(const DeltaRuleSettings&) const = default;
-};
-
-/// Latent attention (DeepSeek V3): keys and values of all heads are projected up from one small vector a
-/// token, next to one rotated key for all heads.
-struct LatentAttentionSettings {
-  int64_t q_lora_rank = 0;   // queries are projected through as many numbers; 0: at once
-  int64_t kv_lora_rank = 0;  // of that vector; 0: the model has ordinary attention
-  int64_t qk_nope_head_dim = 0;
-  int64_t qk_rope_head_dim = 0;
-  int64_t v_head_dim = 0;
-
-  bool operator==(const LatentAttentionSettings&) const = default;
-};
-
-/// Sparse attention (DeepSeek V3.2, GLM-5): beside latent attention a layer has an indexer, a few heads with
-/// keys of their own, by whose scores each row picks the earlier rows that its attention sees. No gradient
-/// reaches a choice, so its parameters are never trained.
-struct IndexerSettings {
-  int64_t topk = 0;           // rows that a row sees at most; 0: the model has no indexers
-  int64_t heads = 0;          // index_n_heads
-  int64_t head_dim = 0;       // index_head_dim
-  bool interleaved = false;   // glm_moe_dsa: entries 2i and 2i + 1 of the indexer's heads rotate together
-  std::vector<bool> shared;   // glm_moe_dsa, hy_v4, of each layer: it sees what a layer below has picked
-  bool rotates_last = false;  // hy_v4: of its heads the last qk_rope_head_dim entries rotate, not the first
-  double norm_eps = 1e-6;     // of the norm of its keys; hy_v4: rms_norm_eps
-
-  bool operator==(const IndexerSettings&) const = default;
-};
-
-/// Hyper-connections (hy_v4): a token has several residual streams, which gates of the token itself add up
-/// for what attention or MLP reads, and share out what it gives.
-struct HyperSettings {
-  int64_t streams = 0;     // hc_mult; 0: the model has one residual stream, and no gates
-  double magnitude = 2.0;  // hc_magnitude: the gates of what is given are as large at most
-  double eps = 1e-6;       // hc_eps: what gates are more than 0
-
-  bool operator==(const HyperSettings&) const = default;
 };
 
 /// What differs in Gemma 4 from layer to layer, and what its layers read but the layer below. See Config for
@@ -237,9 +206,10 @@ struct Config {
   double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
-  double swiglu_alpha = 0.0;  // gpt_oss: experts have a clamped gate instead; 0: hidden_act
-  double swiglu_limit = 0.0;  // what gate and up are clamped to in it; hy_v4, with alpha 0: before
-                              // hidden_act, in the routed experts alone; 0: they aren't
+  double swiglu_alpha = 0.0;        // gpt_oss: experts have a clamped gate instead; 0: hidden_act
+  double swiglu_limit = 0.0;        // what gate and up are clamped to in it; hy_v4, with alpha 0: before
+                                    // hidden_act, in the routed experts alone; 0: they aren't
+  bool limits_all_experts = false;  // deepseek_v4: swiglu_limit is the shared expert's too
   /// step3p5, of each layer: what act(gate) is at most and up is clamped to, in experts and in other MLPs; 0:
   /// neither is. Empty: in no layer.
   std::vector<double> expert_limits, mlp_limits;
@@ -260,6 +230,7 @@ struct Config {
   DeltaRuleSettings delta_rule;
   LatentAttentionSettings latent;
   IndexerSettings indexer;
+  CompressedSettings compressed;
   HyperSettings hyper;
   SharedBlockSettings shared_blocks;
   Gemma4Settings gemma4;
@@ -291,6 +262,9 @@ struct Config {
   /// Whether what gate and up projection give can be kept (Settings::keep).
   bool can_store_gate_up(int64_t layer) const { return has_mlp(layer) && !is_sparse(layer) && has_gate(); }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
+  bool is_compressed() const { return compressed.q_lora_rank > 0; }
+  /// Whether a row of the layer sees blocks of rows besides its window.
+  bool has_blocks(int64_t layer) const { return is_compressed() && compressed.rate_of(layer) > 0; }
   bool is_global(int64_t layer) const { return gemma4.global_head_dim > 0 && !has_window(layer); }
   /// Sizes of a layer's attention, and of its dense MLP.
   int64_t head_dim_of(int64_t layer) const { return is_global(layer) ? gemma4.global_head_dim : head_dim; }
@@ -317,6 +291,13 @@ struct Config {
     while (!indexer.shared.empty() && indexer.shared[static_cast<size_t>(layer)]) --layer;
     return layer;
   }
+  /// Whether the layer picks what it sees by an indexer of its own.
+  bool has_indexer(int64_t layer) const {
+    if (is_compressed()) return has_blocks(layer) && compressed.overlaps_in(layer);
+    return has_indexers() && picker_of(layer) == layer;
+  }
+  /// Rows of each of the blocks that indexers pick; 1: they pick rows.
+  int64_t rows_of_picked_block() const;
   bool keys_are_values(int64_t layer) const { return is_global(layer) && gemma4.attention_k_eq_v; }
   /// Whether a layer reads keys and values of one below; which one that is; and whether a layer's are read
   /// by others.
@@ -331,12 +312,14 @@ struct Config {
   bool has_consumers(int64_t layer) const;
   bool has_per_layer_inputs() const { return gemma4.hidden_size_per_layer_input > 0; }
   /// What a token hands on to later ones in a layer that attends, [heads, width] each: its keys and values,
-  /// or with latent attention what they are projected from and the rotated key.
+  /// or with latent attention what they are projected from and the rotated key, or DeepSeek V4's key and what
+  /// its compressor makes blocks of.
   int64_t carry_heads(int64_t layer) const { return is_latent() ? 1 : key_value_heads_of(layer); }
   int64_t carry_key_width(int64_t layer) const {
     return is_latent() ? latent.kv_lora_rank : head_dim_of(layer);
   }
   int64_t carry_value_width(int64_t layer) const {
+    if (is_compressed()) return has_blocks(layer) ? (compressed.overlaps_in(layer) ? 4 : 2) * head_dim : 0;
     return is_latent() ? latent.qk_rope_head_dim : head_dim_of(layer);
   }
   /// Numbers of a token in both.
@@ -345,11 +328,15 @@ struct Config {
   }
   /// Numbers of a token that attention gives.
   int64_t attention_width(int64_t layer) const {
+    if (is_compressed()) return compressed.o_groups * compressed.o_lora_rank;
     return is_latent() ? num_attention_heads * latent.v_head_dim : query_width(layer);
   }
   /// Whether a layer's attention can be kept for another pass (Settings::keep): not in recurrent layers, nor
-  /// yet with latent attention; and what its keys and values are made of: only where they are its own.
-  bool can_store_attention(int64_t layer) const { return !is_recurrent(layer) && !is_latent(); }
+  /// yet with latent attention or DeepSeek V4's; and what its keys and values are made of: only where they
+  /// are its own.
+  bool can_store_attention(int64_t layer) const {
+    return !is_recurrent(layer) && !is_latent() && !is_compressed();
+  }
   bool can_store_keys_values(int64_t layer) const {
     return can_store_attention(layer) && !shares_keys_values(layer);
   }

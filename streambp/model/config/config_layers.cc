@@ -94,7 +94,11 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   }
   config.attention_scale = 1.0 / std::sqrt(scale_of);
   if (family.latent) parse_latent(settings, config);
-  if (family.indexers != Indexers::kNone) parse_indexer(settings, family, config);
+  if (family.compressed) {
+    parse_compressed(settings, config);
+  } else if (family.indexers != Indexers::kNone) {
+    parse_indexer(settings, family, config);
+  }
   config.attn_logit_softcapping = softcap(settings, "attn_logit_softcapping", family.attn_softcapping);
   config.final_logit_softcapping = softcap(settings, "final_logit_softcapping", family.final_softcapping);
 }
@@ -144,6 +148,7 @@ void parse_multipliers(const ConfigReader& settings, const Family& family, Confi
 
 // Hunyuan 4's streams, and the gate of what attention gives.
 void parse_hyper(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.compressed) return;  // parse_compressed
   if (!family.hyper) {
     for (const char* key : {"hc_mult", "hc_magnitude", "hc_eps"}) settings.only(key, nullptr);
     return;
@@ -159,6 +164,12 @@ void parse_hyper(const ConfigReader& settings, const Family& family, Config& con
 void parse_clamps(const ConfigReader& settings, const Family& family, Config& config) {
   if (family.experts.stacked) {
     config.swiglu_limit = settings.positive("swiglu_limit", 10.0);
+    settings.only("swiglu_alpha", nullptr);
+    return;
+  }
+  if (family.compressed) {
+    config.swiglu_limit = settings.positive("swiglu_limit", 10.0);
+    config.limits_all_experts = true;
     settings.only("swiglu_alpha", nullptr);
     return;
   }

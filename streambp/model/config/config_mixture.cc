@@ -314,6 +314,8 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
       return parse_by_layers(settings, config);
     case Router::kStep:
       return parse_step_mixture(settings, config);
+    case Router::kHashed:
+      return parse_hashed_mixture(settings, config);
     case Router::kSoftmax:
     case Router::kOfAllLayers:
       break;

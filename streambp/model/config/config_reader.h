@@ -204,6 +204,11 @@ void parse_step(const ConfigReader& settings, Config& config);
 /// the state space are.
 void parse_block_heads(const ConfigReader& settings, Config& config);
 void parse_shared_blocks(const ConfigReader& settings, Config& config);
+/// Likewise DeepSeek V4's, of attention, streams and indexers; and its mixture.
+nlohmann::json in_words_of_deepseek_v4(const ConfigReader& settings);
+void parse_compressed(const ConfigReader& settings, Config& config);
+void check_compressed(const ConfigReader& settings, const Config& config);  // once rotary_dim is there
+void parse_hashed_mixture(const ConfigReader& settings, Config& config);
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.
 void parse_rope(const ConfigReader& settings, const Family& family, Config& config);

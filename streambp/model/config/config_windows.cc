@@ -127,6 +127,11 @@ bool has_switch(WindowLayers layers) {
 void parse_windows(const ConfigReader& settings, const Family& family, Config& config) {
   const FamilyWindows& windows = family.windows;
   const auto count = static_cast<std::size_t>(config.num_hidden_layers);
+  if (family.compressed) {
+    for (const int64_t rate : config.compressed.rates)
+      config.windows.push_back(rate == 0 ? config.compressed.window : 0);
+    return;
+  }
   if (family.indexers != Indexers::kNone) {
     // What transformers makes of them, and writes.
     settings.only("layer_types", std::vector<std::string>(count, "indexed_attention"));

@@ -113,13 +113,15 @@ enum class Router {
   kGrouped,      // sigmoids, a correction and groups, from first_k_dense_replace on
   kNextToMlp,    // Gemma 4's
   kStep,         // sigmoids and a correction, in the layers of mlp_layer_types (Step 3.7)
+  kHashed,       // square roots of softplus and a correction, or a table of tokens' experts (DeepSeek V4)
 };
 
 /// Which layers have an indexer.
 enum class Indexers {
   kNone,
   kOfEachLayer,
-  kByType,  // indexer_types: the others see what a layer below has picked
+  kByType,    // indexer_types: the others see what a layer below has picked
+  kOfBlocks,  // in layers whose blocks of rows overlap, which it picks among (DeepSeek V4)
 };
 
 struct FamilyExperts {
@@ -217,6 +219,7 @@ struct Family {
   Indexers indexers = Indexers::kNone;
   int64_t index_heads = 64;       // index_n_heads where it is absent
   bool shared_blocks = false;     // Zamba 2's transformer blocks, before the state space of some layers
+  bool compressed = false;        // DeepSeek V4's attention, hyper-connections and experts
   bool hyper = false;             // Hunyuan 4's hyper-connections, and its latent attention and indexers
   bool recurrent = false;         // some layers have the gated delta rule
   bool fused_recurrence = false;  // in_proj_qkvz and in_proj_ba

@@ -11,9 +11,14 @@ inline bool is_correction(const std::string& name) {
   return name.ends_with(".e_score_correction_bias") || name.ends_with(".expert_bias");
 }
 
+/// Whether a parameter of this name has the role ParameterRole::kHash.
+inline bool is_hash_table(const std::string& name) {
+  return name.ends_with(".tid2eid");
+}
+
 /// Whether a parameter of this name is a buffer in transformers, which no optimizer sees.
 inline bool is_buffer(const std::string& name) {
-  return is_correction(name) || name.ends_with(".layer_scalar");
+  return is_correction(name) || is_hash_table(name) || name.ends_with(".layer_scalar");
 }
 
 /// Whether a parameter of this name, an adapter's included, belongs to an indexer: it is a parameter in
@@ -35,8 +40,8 @@ inline bool is_never_trained(const std::string& name) {
 
 /// Whether a parameter of this name is float32 or wider in every model.
 inline bool is_always_wide(const std::string& name) {
-  return is_correction(name) || name.ends_with(".indexer.weights_proj.weight") ||
-         is_of_hyper_connection(name);
+  return is_correction(name) || is_hash_table(name) || name.ends_with(".indexer.weights_proj.weight") ||
+         name.ends_with(".indexer.scorer.weights_proj.weight") || is_of_hyper_connection(name);
 }
 
 /// Whether a parameter of this name is a shared block's (Zamba 2), which several layers run; adapters that

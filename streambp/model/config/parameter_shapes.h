@@ -20,6 +20,7 @@ enum class ParameterRole {
   kConvolution,  // [channels, 1, tokens]
   kPerHead,      // [heads], or of each channel of them: sinks of attention, decays
   kCorrection,   // [experts]: of a router's choice; never trained, float32 or wider in every model
+  kHash,         // [tokens, k]: the experts of each token; never trained, float32 or wider in every model
   kScalar,       // [1]: of a layer's output; never trained
   kHyper,        // of a hyper-connection's gates; float32 or wider in every model
   kIndexer,      // of an indexer's maps and norm: never trained

@@ -116,6 +116,10 @@ bool is_floating(const std::string& dtype) {
   return std::find(kFloating.begin(), kFloating.end(), dtype) != kFloating.end();
 }
 
+bool is_integer(const std::string& dtype) {
+  return dtype == "I64" || dtype == "I32";
+}
+
 // The name a parameter has in a Gemma 3 or 4, Ministral 3 or Qwen3.5 that is only text, given its name in
 // any: in the whole model the text part's names begin with language_model (transformers 4) or
 // model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that
@@ -340,9 +344,10 @@ Tensors checked(const Files& files, const Config& config, const std::string& whe
       throw InputError("{}: tensor {} has shape {}, expected {}", tensor.file.path().string(), tensor.name,
                        shown(entry.shape), shown(parameter.shape));
     }
-    if (!is_floating(entry.dtype)) {
-      throw InputError("{}: tensor {} has dtype {}, expected F64, F32, BF16 or F16",
-                       tensor.file.path().string(), tensor.name, entry.dtype);
+    if (parameter.role == ParameterRole::kHash ? !is_integer(entry.dtype) : !is_floating(entry.dtype)) {
+      throw InputError("{}: tensor {} has dtype {}, expected {}", tensor.file.path().string(), tensor.name,
+                       entry.dtype,
+                       parameter.role == ParameterRole::kHash ? "I64 or I32" : "F64, F32, BF16 or F16");
     }
     parameters.emplace(parameter.name, tensor);
   }
@@ -365,7 +370,7 @@ std::vector<std::byte> Checkpoint::bytes(const std::string& name) const {
 }
 
 std::optional<Packing> Checkpoint::packing(const std::string& name) const {
-  return is_floating(entry(name).dtype) ? std::nullopt : packing_;
+  return is_floating(entry(name).dtype) || is_hash_table(name) ? std::nullopt : packing_;
 }
 
 Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::string& config_name) {

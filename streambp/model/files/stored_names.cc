@@ -54,6 +54,40 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kStepModu
      {".moe.router_bias", ".mlp.gate.e_score_correction_bias"},
      {".share_expert.", ".mlp.shared_experts."}}};
 
+// What DeepSeek V4's files call modules, in the order in which names are replaced: those of indexers, which
+// have a compressor there and here are a part of one, before the others.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kDeepseekV4Modules = {
+    {{".attn.indexer.weights_proj.", ".self_attn.compressor.indexer.scorer.weights_proj."},
+     {".attn.indexer.wq_b.", ".self_attn.compressor.indexer.q_b_proj."},
+     {".attn.indexer.compressor.", ".self_attn.compressor.indexer."},
+     {".attn.", ".self_attn."},
+     {".ffn.", ".mlp."},
+     {".attn_norm.", ".input_layernorm."},
+     {".ffn_norm.", ".post_attention_layernorm."},
+     {".hc_attn_", ".attn_hc."},
+     {".hc_ffn_", ".ffn_hc."},
+     {".attn_sink", ".sinks"},
+     {".ape", ".position_bias"},
+     {".wq_a.", ".q_a_proj."},
+     {".wq_b.", ".q_b_proj."},
+     {".wkv.", ".kv_proj."},
+     {".wgate.", ".gate_proj."},
+     {".wo_a.", ".o_a_proj."},
+     {".wo_b.", ".o_b_proj."},
+     {".q_norm.", ".q_a_norm."},
+     {".norm.", ".kv_norm."},
+     {".gate.bias", ".gate.e_score_correction_bias"}}};
+// Of experts.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kDeepseekV4Experts = {
+    {{".w1.", ".gate_proj."}, {".w3.", ".up_proj."}, {".w2.", ".down_proj."}}};
+// Outside of layers: as transformers writes it, and as published.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDeepseekV4Outside = {
+    {{"embed.weight", "model.embed_tokens.weight"},
+     {"head.weight", "lm_head.weight"},
+     {"hc_head_", "model.hc_head.hc_"},
+     {"layers.", "model.layers."},
+     {"norm.weight", "model.norm.weight"}}};
+
 // What Nemotron-H's files call what is outside of layers.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
     {{"backbone.embeddings.", "model.embed_tokens."},
@@ -73,6 +107,33 @@ std::string with_replaced(std::string name, std::string_view from, std::string_v
   return name;
 }
 
+// DeepSeek V4's.
+std::string deepseek_v4_stored(std::string name) {
+  if (name.starts_with("lm_head.")) return name.substr(3);
+  if (!name.starts_with("model.layers.")) return name;
+  if (name.find(".mlp.") != std::string::npos) {
+    for (const auto& [stored, ours] : kDeepseekV4Experts) name = with_replaced(std::move(name), ours, stored);
+  }
+  for (const auto& [stored, ours] : kDeepseekV4Modules) name = with_replaced(std::move(name), ours, stored);
+  return name;
+}
+
+std::string deepseek_v4_parameter(std::string name) {
+  for (const auto& [stored, ours] : kDeepseekV4Outside) {
+    if (name.starts_with(stored)) {
+      name.replace(0, stored.size(), ours);
+      break;
+    }
+  }
+  if (!name.starts_with("model.layers.")) return name;
+  const bool of_experts = name.find(".ffn.") != std::string::npos;
+  if (of_experts) {
+    for (const auto& [stored, ours] : kDeepseekV4Experts) name = with_replaced(std::move(name), stored, ours);
+  }
+  for (const auto& [stored, ours] : kDeepseekV4Modules) name = with_replaced(std::move(name), stored, ours);
+  return name;
+}
+
 // Of a name below model.layers.N, whether that layer has experts.
 bool is_in_sparse_layer(const std::string& name, const Config& config) {
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -87,6 +148,7 @@ std::string stored_name(const Config& config, const std::string& parameter) {
   std::string name = parameter;
   for (const auto& [stored, ours] : outside_layers(config))
     name = with_replaced(std::move(name), ours, stored);
+  if (config.is_compressed()) return deepseek_v4_stored(std::move(name));
   if (config.has_streams()) {
     for (const auto& [stored, ours] : kHunyuanModules) name = with_replaced(std::move(name), ours, stored);
     return name;
@@ -105,6 +167,7 @@ std::string stored_name(const Config& config, const std::string& parameter) {
 }
 
 std::string parameter_name(const Config& config, const std::string& stored) {
+  if (config.is_compressed()) return deepseek_v4_parameter(stored);
   std::string name = stored;
   for (const auto& [theirs, ours] : outside_layers(config))
     name = with_replaced(std::move(name), theirs, ours);

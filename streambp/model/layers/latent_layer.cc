@@ -50,17 +50,6 @@ at::Tensor rotate_index(const LatentAttention& layer, const at::Tensor& x, const
   return normed_rope(layer.indexing.interleaved ? split_pairs(x, layer.heads.rope) : x, nullptr, table);
 }
 
-/// x through a map whose weight may be wider than x.
-at::Tensor wide_product(const Linear& map, const at::Tensor& x) {
-  const at::ScalarType wide = map.weight->value.scalar_type();
-  const at::Tensor rows = x.to(wide);
-  at::Tensor y = at::mm(rows, map.weight->value.t());
-  if (!map.adapter || !map.adapter->enabled) return y;
-  const LowRankAdapter& adapter = *map.adapter;
-  const at::Tensor inner = at::mm(rows, adapter.a->value.to(wide).t());
-  return y.addmm_(inner, adapter.b->value.to(wide).t(), /*beta=*/1, adapter.scale);
-}
-
 /// An indexer's norm of its keys; at::layer_norm has no kernel for dry runs.
 at::Tensor layer_norm(const Indexer& indexer, double eps, const at::Tensor& x) {
   const at::ScalarType wide = sum_dtype(x);
@@ -95,7 +84,7 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
     const int64_t key = s == 0 ? 0 : prefix + offsets[s], rows = end - begin;
     picks.room(picking.layer, picking.begin + begin, rows, x.device())
         .copy_(pick_rows(queries.narrow(0, begin, rows), weights.narrow(0, begin, rows),
-                         keys.narrow(0, key, first + end - offsets[s]), topk));
+                         keys.narrow(0, key, first + end - offsets[s]), topk, first + begin - offsets[s]));
   }
   picks.finish(picking.layer, picking.begin + n);
 }

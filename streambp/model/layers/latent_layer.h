@@ -7,12 +7,12 @@
 #include <ATen/ATen.h>
 
 #include "streambp/model/config/config.h"
+#include "streambp/model/layers/picking_rows.h"
 #include "streambp/model/model_ops.h"
 #include "streambp/ops/attention/latent_attention.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/rms_norm.h"
 #include "streambp/ops/rope.h"
-#include "streambp/ops/rows/row_picks.h"
 
 namespace streambp {
 
@@ -22,14 +22,6 @@ struct Indexer {
   const Linear* wk = nullptr;                                    // [head_dim, D], with k_norm behind it
   const Linear* weights_proj = nullptr;                          // [heads, D], in float32 or wider
   const Parameter *norm_weight = nullptr, *norm_bias = nullptr;  // of k_norm, which removes the mean
-};
-
-/// Some rows of a stream, as their picks are found.
-struct PickingRows {
-  RowPicks* picks = nullptr;  // null: every row sees all rows up to itself
-  int64_t layer = 0;          // whose indexer picks: the rows' own, or one below
-  int64_t begin = 0;          // of the rows in the stream
-  int64_t sequence_begin = 0;
 };
 
 /// The maps, in the model's names below model.layers.N.self_attn.

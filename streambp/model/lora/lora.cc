@@ -52,6 +52,7 @@ std::vector<Adaptable> adaptable_modules(const Config& config) {
                        parameter.role == ParameterRole::kEmbedding,
                        parameter.name.ends_with(".mlp.router.weight") ||
                            parameter.name.ends_with(".router.layer.weight") ||
+                           parameter.name.ends_with(".o_a_proj.weight") ||
                            ((config.mixture.sigmoid_scores || config.mixture.corrected) &&
                             parameter.name.ends_with(".gate.weight"))});
   }
@@ -78,6 +79,12 @@ std::set<std::string> all_modules(const Config& config) {
 
 /// A layer's linear maps in attention.
 std::vector<std::string> attention_names(const Config& config) {
+  if (config.is_compressed()) {
+    // Not o_a_proj, whose groups a module's adapter does not fit: PEFT fails with it.
+    std::vector<std::string> names{"q_a_proj", "q_b_proj", "kv_proj", "o_b_proj"};
+    if (config.has_indexers()) names.emplace_back("weights_proj");
+    return names;
+  }
   if (!config.is_latent()) return {"q_proj", "k_proj", "v_proj", modules_of(config).out};
   if (config.latent.q_lora_rank == 0) return {"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
   std::vector<std::string> names{"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};

@@ -16,10 +16,10 @@ constexpr int64_t kTileBytes = int64_t{64} << 20;
 }  // namespace
 
 at::Tensor pick_rows(const at::Tensor& queries, const at::Tensor& weights, const at::Tensor& keys,
-                     int64_t count) {
+                     int64_t count, int64_t first, int64_t rate) {
   const at::NoGradGuard no_grad;
   const MemoryScope scope("indexer scores");
-  const int64_t n = queries.size(0), heads = queries.size(1), m = keys.size(0), first = m - n;
+  const int64_t n = queries.size(0), heads = queries.size(1), m = keys.size(0);
   const at::ScalarType wide = sum_dtype(queries);
   const at::Tensor transposed = keys.to(wide).t();
   at::Tensor picks = at::empty({n, count}, queries.options().dtype(at::kInt));
@@ -27,14 +27,15 @@ at::Tensor pick_rows(const at::Tensor& queries, const at::Tensor& weights, const
   const int64_t tile = std::clamp<int64_t>(kTileBytes / row_bytes, 1, n);
   const at::Tensor numbers = at::arange(m, picks.options());
   for (int64_t i = 0; i < n;) {
-    const int64_t rows = has_values(queries) ? std::min(tile, n - i) : tile, seen = first + i + rows;
+    const int64_t rows = has_values(queries) ? std::min(tile, n - i) : tile, seen = (first + i + rows) / rate;
     at::Tensor of_heads =
         at::mm(queries.narrow(0, i, rows).to(wide).flatten(0, 1), transposed.narrow(1, 0, seen));
     of_heads = of_heads.relu_().view({rows, heads, seen});
     at::Tensor scores = at::bmm(weights.narrow(0, i, rows).to(wide).unsqueeze(1), of_heads).squeeze(1);
     of_heads.reset();
-    const at::Tensor positions = at::arange(first + i, seen, picks.options()).unsqueeze(1);
-    scores.masked_fill_(numbers.narrow(0, 0, seen) > positions, -std::numeric_limits<double>::infinity());
+    const at::Tensor known =  // of each row
+        at::arange(first + i + 1, first + i + rows + 1, picks.options()).div(rate, "floor").unsqueeze(1);
+    scores.masked_fill_(numbers.narrow(0, 0, seen) >= known, -std::numeric_limits<double>::infinity());
     const at::Tensor best =
         std::get<1>(at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/true)).narrow(1, 0, count);
     picks.narrow(0, i, rows).copy_(std::get<0>(at::sort(best, /*dim=*/1)));

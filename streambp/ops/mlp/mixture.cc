@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/dry_run.h"
@@ -104,7 +105,24 @@ at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const Mixture
   if (run.router != nullptr && run.router->logits.defined())
     run.router->logits.narrow(0, run.begin, x.size(0)).copy_(logits);
   const at::Tensor wide = logits.to(sum_dtype(x));
+  if (settings.sqrt_softplus) return at::softplus(wide).sqrt_();
   return settings.sigmoid ? at::sigmoid(wide) : at::softmax(wide, -1);
+}
+
+/// The experts [n, k] int64 that a table has for tokens.
+at::Tensor experts_of(const at::Tensor& tokens, const Mixture& settings) {
+  const at::Tensor experts = gather_rows(settings.experts_of_token->value, tokens).to(at::kLong);
+  if (!has_values(experts)) return experts;
+  const auto count = static_cast<int64_t>(settings.experts.size());
+  const at::Tensor sorted = std::get<0>(experts.sort(/*stable=*/true, /*dim=*/1, /*descending=*/false));
+  at::Tensor wrong = sorted.lt(0).logical_or_(sorted.ge(count)).any(1);
+  if (experts.size(1) > 1)
+    wrong.logical_or_(at::eq(sorted.slice(1, 1), sorted.slice(1, 0, experts.size(1) - 1)).any(1));
+  if (wrong.any().item<bool>())
+    throw InputError("{}: token {} has experts that are not {} different ones of 0 to {}",
+                     settings.experts_of_token->name, tokens[wrong.nonzero()[0][0]].item<int64_t>(),
+                     experts.size(1), count - 1);
+  return experts;
 }
 
 /// The chosen experts, [n, k] int64.
@@ -128,7 +146,8 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
   routing.probabilities = scores_of(x, settings, run);
   if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
   if (!routing.choices.defined()) {
-    routing.choices = choose(routing.probabilities, settings);
+    routing.choices = settings.experts_of_token != nullptr ? experts_of(run.tokens, settings)
+                                                           : choose(routing.probabilities, settings);
     if (run.choices != nullptr) {
       routing.choices = run.choices->with_given(run.layer, run.begin, routing.choices);
       run.choices->keep(run.layer, run.begin, routing.choices);
@@ -173,6 +192,12 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Te
   return y;
 }
 
+/// Of p = sqrt(softplus(z)), whose softplus is z itself above 20, as PyTorch has it.
+at::Tensor slope_of_sqrt_softplus(const at::Tensor& p) {
+  const at::Tensor square = p * p;
+  return (-square).expm1_().neg_().masked_fill_(square > 20.0, 1.0).div_(p * 2.0);
+}
+
 /// The gradient of the router's logits for that of the chosen experts' weights, [n, k].
 at::Tensor backward_router(const Routing& routing, const Mixture& settings, const at::Tensor& d_weights,
                            const MixtureRun& run) {
@@ -199,7 +224,11 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   at::Tensor dp = at::zeros_like(p);
   dp.scatter_(1, routing.choices, d_top);
   if (run.balance != nullptr) dp.add_(run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type()));
-  dp = settings.sigmoid ? dp.mul_(at::mul(p, 1.0 - p)) : (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+  if (settings.sqrt_softplus) {
+    dp.mul_(slope_of_sqrt_softplus(p));
+  } else {
+    dp = settings.sigmoid ? dp.mul_(at::mul(p, 1.0 - p)) : (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+  }
   if (run.router != nullptr && run.router->gradient.defined())
     dp.add_(run.router->gradient.narrow(0, run.begin, p.size(0)));
   return dp;

@@ -61,6 +61,11 @@ struct Mixture {
   const Linear* router = nullptr;  // [X, D]
   /// DeepSeek V3, GLM-4.5 and LFM2: the scores are sigmoids of the logits instead of their softmax.
   bool sigmoid = false;
+  /// DeepSeek V4: they are square roots of the logits' softplus.
+  bool sqrt_softplus = false;
+  /// DeepSeek V4's hash routers: the experts [V, k] of each token of the vocabulary, in float32 or wider,
+  /// which stand for those that scores would choose; null: there are none.
+  const Parameter* experts_of_token = nullptr;
   /// What is added to the scores for the choice alone, [X] or [1, X] in float32 or wider; null: nothing is.
   const Parameter* correction = nullptr;
   int64_t groups = 1;       // of experts of neighbouring numbers ...
@@ -92,6 +97,7 @@ struct RouterOutput {
 struct MixtureRun {
   int64_t layer = 0;                 // its number
   int64_t begin = 0;                 // index of the first row in the stream
+  at::Tensor tokens = {};            // of the rows, where experts are theirs
   bool graph_only = false;           // the values are left out: the result is unread()
   RouterBalance* balance = nullptr;  // counts, and has a gradient
   RouterChoices* choices = nullptr;  // are taken where they are kept or given, and kept where not

@@ -6,8 +6,10 @@
 
 namespace streambp {
 
-RowPicks::RowPicks(int64_t topk, const std::vector<int64_t>& offsets) : topk_(topk), tokens_(offsets.back()) {
-  for (size_t i = 0; i + 1 < offsets.size(); ++i) needed_ = needed_ || offsets[i + 1] - offsets[i] > topk;
+RowPicks::RowPicks(int64_t topk, const std::vector<int64_t>& offsets, int64_t rate)
+    : topk_(topk), tokens_(offsets.back()) {
+  for (size_t i = 0; i + 1 < offsets.size(); ++i)
+    needed_ = needed_ || (offsets[i + 1] - offsets[i]) / rate > topk;
 }
 
 bool RowPicks::are_known(int64_t layer, int64_t end) const {

@@ -17,8 +17,9 @@ namespace streambp {
 /// The forward pass takes a layer's rows from first to last.
 class RowPicks {
  public:
-  /// For a stream whose sequences begin at `offsets`, its end last.
-  RowPicks(int64_t topk, const std::vector<int64_t>& offsets);
+  /// For a stream whose sequences begin at `offsets`, its end last. `rate`: rows of a block where blocks of
+  /// rows are picked instead (DeepSeek V4).
+  RowPicks(int64_t topk, const std::vector<int64_t>& offsets, int64_t rate = 1);
 
   int64_t topk() const { return topk_; }
 

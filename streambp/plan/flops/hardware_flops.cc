@@ -52,6 +52,20 @@ class LayerFlops {
       attention_ = block_attention_ * visible_pairs(lengths, /*window=*/0);
       for (const Linear* map : weights.projections()) keys_values_.add(*map);
       add_block(weights.block, keys_values_);
+    } else if (config.attends(index) && config.is_compressed()) {
+      const CompressedAttention& compressed = weights.compressed;
+      double pairs = visible_pairs(lengths, config.compressed.window);
+      if (config.has_blocks(index))
+        pairs += block_pairs(lengths, config.compressed.rate_of(index), /*most=*/0);
+      attention_ = 2.0 * static_cast<double>(config.query_width(index)) * pairs;
+      for (const Linear* map : {compressed.q_a_proj, compressed.q_b_proj}) queries_.add(*map);
+      for (const Linear* map : compressed.o_a_proj) queries_.add(*map);
+      keys_values_.add(*compressed.kv_proj);
+      if (compressed.compressor.is_there()) {
+        keys_values_.add(*compressed.compressor.kv_proj);
+        keys_values_.add(*compressed.compressor.gate_proj);
+      }
+      indexer_ = indexer_flops(weights, lengths);
     } else if (config.attends(index)) {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);

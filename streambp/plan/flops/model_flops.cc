@@ -23,6 +23,18 @@ double visible_pairs(const std::vector<int64_t>& lengths, int64_t window) {
   return pairs;
 }
 
+double block_pairs(const std::vector<int64_t>& lengths, int64_t rate, int64_t most) {
+  double pairs = 0.0;
+  for (const int64_t length : lengths) {
+    const int64_t blocks = length / rate, seen = most > 0 ? std::min(most, blocks) : blocks;
+    // Block b is seen by the length - (b + 1) rate + 1 rows from its last one on; of picked ones as many are
+    // seen as of the first ones alone.
+    const auto b = static_cast<double>(seen);
+    pairs += b * static_cast<double>(length + 1) - static_cast<double>(rate) * b * (b + 1.0) / 2.0;
+  }
+  return pairs;
+}
+
 namespace {
 
 std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& weights) {
@@ -30,6 +42,14 @@ std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& we
     std::vector<const Linear*> maps = weights.delta_rule.maps();
     for (const Linear* map : weights.delta_rule.second_maps()) maps.push_back(map);
     for (const Linear* map : weights.projections()) maps.push_back(map);  // of a layer that attends as well
+    return maps;
+  }
+  if (weights.compressed.kv_proj != nullptr) {
+    const CompressedAttention& layer = weights.compressed;
+    std::vector<const Linear*> maps{layer.q_a_proj, layer.q_b_proj, layer.kv_proj};
+    if (layer.compressor.is_there())
+      maps.insert(maps.end(), {layer.compressor.kv_proj, layer.compressor.gate_proj});
+    maps.insert(maps.end(), layer.o_a_proj.begin(), layer.o_a_proj.end());
     return maps;
   }
   if (weights.latent.kv_b_proj == nullptr) return weights.projections();  // none without a first half
@@ -41,7 +61,30 @@ std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& we
 
 }  // namespace
 
+namespace {
+
+/// Of an indexer of blocks.
+double block_indexer_flops(const CompressedAttention& layer, const std::vector<int64_t>& lengths) {
+  const BlockIndexer& indexer = layer.indexer;
+  const int64_t rate = layer.compressor.pooling.rate;
+  const bool picks = std::any_of(lengths.begin(), lengths.end(),
+                                 [&](int64_t length) { return length / rate > layer.indexing.topk; });
+  if (!picks) return 0.0;
+  MapFlops maps;
+  for (const Linear* map :
+       {indexer.q_b_proj, indexer.weights_proj, indexer.compressor.kv_proj, indexer.compressor.gate_proj})
+    maps.add(*map);
+  double tokens = 0.0;
+  for (const int64_t length : lengths) tokens += static_cast<double>(length);
+  return tokens * maps.forward +
+         2.0 * static_cast<double>(layer.indexing.heads * (layer.indexing.head_dim + 1)) *
+             block_pairs(lengths, rate, /*most=*/0);
+}
+
+}  // namespace
+
 double indexer_flops(const DecoderLayer::Weights& weights, const std::vector<int64_t>& lengths) {
+  if (weights.compressed.indexer.q_b_proj != nullptr) return block_indexer_flops(weights.compressed, lengths);
   const Indexer& indexer = weights.latent.indexer;
   const IndexerSettings& settings = weights.latent.indexing;
   const bool picks =
@@ -83,11 +126,17 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
       flops += (goes_back ? 3.0 : 1.0) * tokens * delta_rule_flops(weights.delta_rule.settings).recurrence;
     const auto layer = static_cast<int64_t>(i);
     if (!config.attends(layer)) continue;
-    const int64_t both = config.query_width(layer) + config.attention_width(layer);
+    const int64_t both = config.is_compressed() ? 2 * config.query_width(layer)
+                                                : config.query_width(layer) + config.attention_width(layer);
     // Of picked rows as many are seen as a window of that size shows.
-    const int64_t window = config.has_indexers() ? config.indexer.topk : config.windows[i];
-    flops += (goes_back ? 6.0 : 2.0) * static_cast<double>(both) * visible_pairs(lengths, window) +
-             indexer_flops(weights, lengths);
+    const int64_t window = config.is_compressed()  ? config.compressed.window
+                           : config.has_indexers() ? config.indexer.topk
+                                                   : config.windows[i];
+    double pairs = visible_pairs(lengths, window);
+    if (config.has_blocks(layer))
+      pairs += block_pairs(lengths, config.compressed.rate_of(layer),
+                           config.has_indexer(layer) ? config.indexer.topk : 0);
+    flops += (goes_back ? 6.0 : 2.0) * static_cast<double>(both) * pairs + indexer_flops(weights, lengths);
   }
   if (!model.has_head()) return flops;
   MapFlops head;

@@ -37,4 +37,7 @@ std::vector<int64_t> sequence_lengths(const std::vector<int64_t>& offsets);
 /// (0: none).
 double visible_pairs(const std::vector<int64_t>& lengths, int64_t window);
 
+/// The same of a query and the blocks of `rate` rows that it sees, `most` of them at most (0: all).
+double block_pairs(const std::vector<int64_t>& lengths, int64_t rate, int64_t most);
+
 }  // namespace streambp::plan

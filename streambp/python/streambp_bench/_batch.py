@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 
 from ._library import InputError
-from ._live_model.attention import DOCUMENTS, check_documents, mask_as_run
+from ._live_model.attention import DOCUMENTS, check_blocks, check_documents, mask_as_run
 from ._live_model.decoder import OF_TOWERS, check_text_tokens
 
 TEXTS = ("prompt", "chosen", "rejected")  # of a row of pairs
@@ -63,6 +63,9 @@ def batch_tensors(batch, base=None):
         else:
             tensors["attention_mask"] = flat
     check_documents(batch)
+    for name in tensors if base is not None else ():
+        if name.endswith(("attention_mask", "prompt_mask")):
+            check_blocks(base, tensors[name])
     if base is not None and "input_ids" in tensors:
         ids = tensors["input_ids"]
         check_text_tokens(base, ids)

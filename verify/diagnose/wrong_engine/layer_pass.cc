@@ -180,6 +180,8 @@ class LayerPass {
       return output.hidden;
     }
     if (model.config().is_latent()) throw InputError("--diagnose: mistakes in latent attention");
+    if (model.config().is_compressed())
+      throw InputError("--diagnose: mistakes in attention to blocks of rows");
     KeysValues projected;
     AttentionHeads heads = layer.attention_heads(x, rows, run, projected, before.shared);
     Activations known;

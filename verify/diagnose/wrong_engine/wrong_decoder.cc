@@ -71,10 +71,11 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
 
 WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, int64_t rope_length)
     : model_(model), config_(model.config()), settings_(settings), leaves_(model, settings) {
-  if (!config_.linear_attention.empty() || config_.is_latent() || config_.mixture.sigmoid_scores ||
-      config_.gemma4.global_head_dim > 0)
+  if (!config_.linear_attention.empty() || config_.is_latent() || config_.is_compressed() ||
+      config_.mixture.sigmoid_scores || config_.gemma4.global_head_dim > 0)
     throw InputError("a {} model: the wrong engines have no {}", config_.family,
                      config_.is_latent()                  ? "latent attention"
+                     : config_.is_compressed()            ? "attention to blocks of rows"
                      : config_.mixture.sigmoid_scores     ? "routers of sigmoids"
                      : config_.gemma4.global_head_dim > 0 ? "layers of two sizes"
                                                           : "recurrent layers");

@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from .._batch import mask_of_columns
 from .._library import InputError
-from .._live_model.attention import CACHES, check_keywords, mask_as_run
+from .._live_model.attention import CACHES, check_blocks, check_keywords, mask_as_run
 from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, model_class, text_config
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
@@ -180,6 +180,7 @@ def _start(state, given):
         raise InputError("attention_mask: one for each kind of layer is given with gradients, expected [rows, columns]")
     if mask is not None and mask.dim() == 4:
         mask = mask_of_columns(mask, positions)
+    check_blocks(state.base, mask, embedded=given.get("input_ids") is None)
     mask = mask_as_run(state.base, mask, positions, input_ids.shape[0])
     routes = _asked(state.backbone.config, given, "output_router_logits")
     stream = Stream(state.configuration(), state.chunk, input_ids, mask, positions, routes)

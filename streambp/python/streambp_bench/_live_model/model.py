@@ -26,8 +26,9 @@ CORRECTIONS = (".e_score_correction_bias", ".expert_bias")  # a router's buffer,
 # Parameters that transformers keeps in float32 whatever the model's dtype: an indexer's weights of its heads, those of hyper-connections.
 HYPER = tuple(f".{module}.{name}" for module in ("attn_hc", "ffn_hc") for name in ("fn", "base", "scale")) + (
     ".hc_head.hc_fn", ".hc_head.hc_base", ".hc_head.hc_scale")  # trained, unlike the others
-WIDE = (*CORRECTIONS, *HYPER, ".indexer.weights_proj.weight", ".indexer.weights_proj.base_layer.weight")
-BUFFERS = (*CORRECTIONS, ".layer_scalar")  # that are parameters to the engine, and never trained
+TABLES = (".gate.tid2eid",)  # the experts of each token (DeepSeek V4)
+WIDE = (*CORRECTIONS, *TABLES, *HYPER, *(f".indexer.{name}{base}.weight" for name in ("weights_proj", "scorer.weights_proj") for base in ("", ".base_layer")))
+BUFFERS = (*CORRECTIONS, *TABLES, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 
 

@@ -61,6 +61,38 @@ TEST(HyperConnection, EqualsPlainAutograd) {
   }
 }
 
+/// x mixed by the matrix of Sinkhorn and Knopp, [n, S, D].
+at::Tensor plain_mixed(const at::Tensor& x, const std::vector<at::Tensor>& of, int64_t iterations) {
+  const at::Tensor streams = x.view({x.size(0), -1, kStreamWidth});
+  const at::Tensor mixes = at::mm(x / (x.square().mean({1}, true) + kGateNormEps).sqrt(), of[0].t());
+  at::Tensor c = (mixes * of[2] + of[1]).view({x.size(0), streams.size(1), -1}).softmax(-1) + kGateEps;
+  c = c / (c.sum(1, true) + kGateEps);
+  for (int64_t i = 1; i < iterations; ++i) {
+    c = c / (c.sum(2, true) + kGateEps);
+    c = c / (c.sum(1, true) + kGateEps);
+  }
+  return at::matmul(c.transpose(1, 2), streams);
+}
+
+TEST(HyperConnection, MixesStreamsAsPlainAutogradDoes) {
+  constexpr int64_t kStreams = 3;
+  for (const int64_t iterations : {1, 2, 5}) {
+    GatesSubject subject(kStreams);
+    Parameter fn = parameter(random({kStreams * kStreams, kStreams * kStreamWidth}, 6)),
+              base = parameter(random({kStreams * kStreams}, 7)), scale = parameter(random({1}, 8));
+    subject.gates.mix = {&fn, &base, &scale, kGateEps, iterations};
+    std::vector<Parameter*> parameters = subject.parameters();
+    parameters.insert(parameters.end(), {&fn, &base, &scale});
+    expect_same(
+        {random({7, kStreams * kStreamWidth}, 4), random({7, kStreamWidth}, 5)}, parameters,
+        [&](const std::vector<at::Tensor>& in) { return add_to_streams(in[0], in[1], subject.gates); },
+        [&](const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& of) {
+          const at::Tensor given = plain_stream_weights(in[0], of) * in[1].unsqueeze(1);
+          return (plain_mixed(in[0], {of[3], of[4], of[5]}, iterations) + given).view(in[0].sizes());
+        });
+  }
+}
+
 TEST(HyperConnection, LooksAtOneRowAlone) {
   GatesSubject subject(3);
   const at::Tensor x = random({7, 3 * kStreamWidth}, 6), dy = random({7, kStreamWidth}, 7);

@@ -45,6 +45,13 @@ def options_of(case, known):
     return options
 
 
+def counts_padding(case, inputs):
+    """Whether transformers' own code would count padding into DeepSeek V4's blocks, which the case does not."""
+    masks = [tensor for name, tensor in inputs.items() if name.endswith(("attention_mask", "prompt_mask"))]
+    has_blocks = case["model_type"] == "deepseek_v4" and not case["model"].endswith("-sliding")
+    return has_blocks and any(bool((mask[:, 0] == 0).any()) for mask in masks)
+
+
 class GoldenCases(Case):
     models = {}
 
@@ -82,6 +89,9 @@ class GoldenCases(Case):
             if case["finetuning"] != "full" or case["objective"] == "ppo" or not of_transformers(self.model(case["model"].removeprefix("models/"))):
                 continue
             with self.subTest(case=name):
+                if counts_padding(case, read_case(name)[1]):
+                    self.assert_refused(lambda name=name: self.run_case(name), "padded on the left", "module")
+                    continue
                 self.run_case(name)
                 run += 1
         print(f"golden cases: {run} of whole models")

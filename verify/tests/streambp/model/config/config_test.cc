@@ -219,9 +219,10 @@ TEST(Config, RefusesWhatWouldChangeTheMathematics) {
   EXPECT_TRUE(refuses(with(small_config("qwen2"), {{"attention_bias", false}}), "attention_bias is false"));
   EXPECT_TRUE(refuses(with(small_config("qwen2"), {{"mlp_bias", true}}), "mlp_bias is true"));
   EXPECT_TRUE(refuses(with(small_config("qwen3"), {{"mlp_bias", true}}), "mlp_bias is true"));
-  EXPECT_TRUE(refuses(with(small_config("qwen3"), {{"model_type", "Qwen3"}}), "\"Qwen3\"",
-                      "expected one of bamba, cohere, cohere2, deepseek_v3, deepseek_v32, ernie4_5, "
-                      "ernie4_5_moe, exaone4, falcon_h1, "));
+  EXPECT_TRUE(
+      refuses(with(small_config("qwen3"), {{"model_type", "Qwen3"}}), "\"Qwen3\"",
+              "expected one of bamba, cohere, cohere2, deepseek_v3, deepseek_v32, deepseek_v4, ernie4_5, "
+              "ernie4_5_moe, exaone4, falcon_h1, "));
 }
 
 TEST(Config, AcceptsTheSupportedValueSpelledOut) {

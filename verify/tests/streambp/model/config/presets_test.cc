@@ -29,29 +29,31 @@ const std::map<std::string, double> kRounded = {{"deepseek-v3", 671.0},      {"k
                                                 {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
 
 // As transformers' classes count them, the larger two Commands by hand from their sizes. LFM2's, Kimi
-// Linear's, DeepSeek V3.2's, Step 3.7's, GLM-5's and Hunyuan 4's classes have their routers' corrections as
-// buffers.
-const std::map<std::string, int64_t> kOfClasses = {{"command-r-35b", 34'980'831'232},
-                                                   {"command-r7b", 8'028'033'024},
-                                                   {"command-a-111b", 111'057'580'032},
-                                                   {"ernie-4.5-21b-a3b", 21'825'437'888},
-                                                   {"falcon-h1-0.5b", 521'411'104},
-                                                   {"falcon-h1-7b", 7'585'519'712},
-                                                   {"granite-3.1-3b-a800m", 3'298'793'472},
-                                                   {"granite-4.0-h-small", 32'207'337'984},
-                                                   {"granite-4.0-h-7b", 6'939'037'248},
-                                                   {"lfm2-350m", 354'483'968},
-                                                   {"muse-glimmer-30b", 27'854'780'928},
-                                                   {"lfm2-1.2b", 1'170'340'608},
-                                                   {"lfm2-8b-a1b", 8'339'929'856 + 22 * 32},
-                                                   {"deepseek-v3.2-exp", 671'877'929'216 + 58 * 256},
-                                                   {"hy4-preview", 58'278'193'133 + 33 * 256},
-                                                   {"kimi-linear-48b-a3b", 49'122'675'072 + 26 * 256},
-                                                   {"step-3.7-flash", 196'956'118'272 + 42 * 288},
-                                                   {"zamba2-1.2b", 1'215'064'704},
-                                                   {"zamba2-2.7b", 2'662'214'560},
-                                                   {"zamba2-7b", 7'356'749'648},
-                                                   {"glm-5", 743'911'199'232 + 75 * 256}};
+// Linear's, DeepSeek V3.2's, Step 3.7's, GLM-5's, Hunyuan 4's and DeepSeek V4's classes have their routers'
+// corrections as buffers, the last one its tables of tokens' experts too.
+const std::map<std::string, int64_t> kOfClasses = {
+    {"command-r-35b", 34'980'831'232},
+    {"command-r7b", 8'028'033'024},
+    {"command-a-111b", 111'057'580'032},
+    {"ernie-4.5-21b-a3b", 21'825'437'888},
+    {"falcon-h1-0.5b", 521'411'104},
+    {"falcon-h1-7b", 7'585'519'712},
+    {"granite-3.1-3b-a800m", 3'298'793'472},
+    {"granite-4.0-h-small", 32'207'337'984},
+    {"granite-4.0-h-7b", 6'939'037'248},
+    {"lfm2-350m", 354'483'968},
+    {"muse-glimmer-30b", 27'854'780'928},
+    {"lfm2-1.2b", 1'170'340'608},
+    {"lfm2-8b-a1b", 8'339'929'856 + 22 * 32},
+    {"deepseek-v3.2-exp", 671'877'929'216 + 58 * 256},
+    {"hy4-preview", 58'278'193'133 + 33 * 256},
+    {"kimi-linear-48b-a3b", 49'122'675'072 + 26 * 256},
+    {"step-3.7-flash", 196'956'118'272 + 42 * 288},
+    {"zamba2-1.2b", 1'215'064'704},
+    {"zamba2-2.7b", 2'662'214'560},
+    {"zamba2-7b", 7'356'749'648},
+    {"deepseek-v4-flash", 284'325'869'015 + 40 * 256 + 3 * 129280 * 6},
+    {"glm-5", 743'911'199'232 + 75 * 256}};
 
 // What the model cards and `model.safetensors.index.json` give, of Granite 4 and Nemotron-H transformers'
 // class of their config.json; a tied embedding counts once.

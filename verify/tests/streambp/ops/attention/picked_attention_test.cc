@@ -97,7 +97,7 @@ TEST(PickRows, TakesTheHighestScoresAndOfEqualOnesTheEarlier) {
   // Whole numbers: many scores are equal, and sums are exact.
   const at::Tensor queries = integers({n, 2, 3}, 1, at::kDouble), weights = integers({n, 2}, 2, at::kDouble),
                    keys = integers({m, 3}, 3, at::kDouble);
-  const at::Tensor picks = pick_rows(queries, weights, keys, kTopk);
+  const at::Tensor picks = pick_rows(queries, weights, keys, kTopk, /*first=*/m - n);
   int64_t ties = 0;
   for (int64_t i = 0; i < n; ++i) {
     std::vector<std::pair<double, int64_t>> order;  // less of it first

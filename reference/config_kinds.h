@@ -1,0 +1,61 @@
+// Settings of kinds of layers that few families have.
+#pragma once
+
+#include <vector>
+
+#include "reference/tape.h"
+
+namespace streambp::STREAMBP_REFERENCE {
+
+/// Latent attention (DeepSeek-V2, 2024, https://arxiv.org/abs/2405.04434): keys and values of all heads are
+/// projected up from one small vector; see Layers::latent_attention.
+struct LatentAttentionSettings {
+  int q_lora_rank = 0;       // of the queries' vector; 0: they are projected at once
+  int kv_lora_rank = 0;      // of the keys' and values'; 0: the model has ordinary attention
+  int qk_nope_head_dim = 0;  // the entries of a head that do not rotate
+  int qk_rope_head_dim = 0;  // those that do, whose key all heads share
+  int v_head_dim = 0;
+  double mscale_all_dim = 0.0;  // with a rotation for long contexts, scores are multiplied by the square of
+                                // 0.1 mscale_all_dim ln(factor) + 1
+};
+
+/// Sparse attention (DeepSeek-V3.2): each token's attention sees those earlier tokens alone that an indexer
+/// scores highest; see Layers::latent_attention.
+struct IndexerSettings {
+  int topk = 0;              // how many at most; 0: there are no indexers
+  int heads = 0;             // of the indexer
+  int head_dim = 0;          // of its queries and of its one key; the first qk_rope_head_dim entries rotate
+  bool interleaved = false;  // GLM-5: they do so in pairs of neighbours
+  std::vector<bool> shared = {};  // GLM-5, of each layer: it sees what the nearest layer below that is not
+                                  // shared has picked. Empty: none is
+  bool rotates_last = false;      // Hunyuan 4: the last qk_rope_head_dim entries rotate, not the first
+  double norm_eps = 1e-6;         // of the norm of its key
+};
+
+/// DeepSeek V4's attention (transformers, modeling_deepseek_v4.py); see Layers::compressed_attention.
+struct CompressedSettings {
+  int q_lora_rank = 0;          // of the queries' vector; 0: the model has other attention
+  int window = 0;               // how many tokens a query sees, itself included
+  std::vector<int> rates = {};  // of each layer: tokens of a block that a compressor makes one key; 0: none
+  std::vector<bool> overlaps = {};    // of each layer with blocks: they overlap, and an indexer picks them
+  int o_groups = 0, o_lora_rank = 0;  // the first of two projections of the output is one of each group
+};
+
+/// Hyper-connections (Zhu et al. 2024, https://arxiv.org/abs/2409.19606) as Hunyuan 4 and DeepSeek V4 have
+/// them; see Layers::streams_read.
+struct HyperSettings {
+  int streams = 0;  // of every token; 0: one, which each half of a layer reads and adds to
+  double magnitude = 1.0;
+  double eps = 0.0;
+  int sinkhorn_iters = 0;  // DeepSeek V4: streams are mixed by a matrix that is normalised as often; 0: not
+};
+
+/// Transformer blocks that layers run in turn before their state space, Zamba 2's; see Layers::shared_block.
+struct SharedBlockSettings {
+  std::vector<bool> layers = {};    // of each layer: whether it runs one. Empty: none does
+  int count = 1;                    // of blocks: the layers that run one have block 0, 1, ..., 0, 1, ...
+  int adapter_rank = 0;             // of each such layer's own adapter of gate_up_proj ...
+  bool attention_adapters = false;  // ... and of q_proj, k_proj and v_proj
+};
+
+}  // namespace streambp::STREAMBP_REFERENCE
