@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::string_view kTiny = "-tiny";
 
-/// Unscored prompts, about half of the other targets, positions that skip some numbers.
-void scatter(Batch& batch, uint64_t seed) {
+/// Unscored prompts, about half of the other targets and, if asked for, positions that skip some numbers.
+void scatter(Batch& batch, uint64_t seed, bool positions_skip) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   const at::Tensor kept = at::rand({batch.size()}, generator, at::kDouble).lt(0.5);
   batch.targets.masked_fill_(kept.logical_not(), kNoTarget);
@@ -27,7 +27,8 @@ void scatter(Batch& batch, uint64_t seed) {
     const int64_t begin = batch.offsets[i];
     const int64_t length = batch.offsets[i + 1] - begin;
     batch.targets.narrow(0, begin, length / 4).fill_(kNoTarget);
-    batch.positions.narrow(0, begin, length).copy_(steps.narrow(0, begin, length).cumsum(0));
+    if (positions_skip)
+      batch.positions.narrow(0, begin, length).copy_(steps.narrow(0, begin, length).cumsum(0));
   }
 }
 
@@ -68,7 +69,8 @@ at::Tensor equality_tokens(at::IntArrayRef shape, int64_t vocab_size, at::Genera
   return tokens.masked_fill(at::rand(shape, generator, at::kDouble).lt(0.125), kPaddingToken);
 }
 
-Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size, uint64_t seed) {
+Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size, uint64_t seed,
+                     bool positions_skip) {
   const int64_t medium = length * 2 / 3 + 1;
   const int64_t small = length / 3 + 1;
   if (name == "single") return unpadded_batch({length}, vocab_size, seed);
@@ -76,7 +78,7 @@ Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size
   if (name == "short") return unpadded_batch({1, length, 1, small, 1}, vocab_size, seed);
   if (name == "masked") {
     Batch batch = unpadded_batch({length, small, medium}, vocab_size, seed);
-    scatter(batch, seed + 1);
+    scatter(batch, seed + 1, positions_skip);
     return batch;
   }
   if (name == "unscored") {

@@ -20,11 +20,13 @@ at::Tensor equality_tokens(at::IntArrayRef shape, int64_t vocab_size, at::Genera
 /// - single: one sequence
 /// - three: three sequences of unequal lengths
 /// - short: sequences of one token among longer ones
-/// - masked: three sequences with unscored prompts, scattered targets, and positions with gaps
+/// - masked: three sequences with unscored prompts, scattered targets, and positions with gaps (if
+///   positions_skip: not every family takes them)
 /// - unscored: not a single target
 /// - packed: two rows of documents, some of a single token, with targets across documents
 /// Throws InputError for another name.
-Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size, uint64_t seed);
+Batch equality_batch(const std::string& name, int64_t length, int64_t vocab_size, uint64_t seed,
+                     bool positions_skip = true);
 
 enum class Side { kLeft, kRight };
 
