@@ -59,7 +59,7 @@ double RouterLoss::of(const MixtureSettings& mixture) const {
     if (coefficient.value_or(0.0) == 0.0) return 0.0;
     throw InputError("{} is {}, but the model has no experts", kRouterCoefficient, *coefficient);
   }
-  if (mixture.sigmoid_scores) {
+  if (mixture.sigmoid_scores || mixture.sqrt_softplus_scores) {
     const double of_config = always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;
     const double asked = coefficient.value_or(of_config);
     if (asked == 0.0) return 0.0;

@@ -175,6 +175,7 @@ void parse_hashed_mixture(const ConfigReader& settings, Config& config) {
   settings.only("scoring_func", "sqrtsoftplus");
   settings.only("topk_method", "noaux_tc");
   settings.only("output_router_logits", false);
+  parse_router_loss(settings, mixture);
   const json& types = *settings.find(kMlpKinds);
   bool good = types.is_array() && types.size() == static_cast<std::size_t>(layers);
   for (std::size_t i = 0; good && i < types.size(); ++i) {

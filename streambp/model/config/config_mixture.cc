@@ -46,13 +46,6 @@ void set_sigmoids(MixtureSettings& mixture) {
   mixture.added_to_sum = 1e-20;
 }
 
-void parse_router_loss(const ConfigReader& settings, MixtureSettings& mixture) {
-  const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
-  if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
-  mixture.router_aux_loss_coef = coefficient;
-  mixture.output_router_logits = settings.flag("output_router_logits", false);
-}
-
 // Sizes and rules of the experts, but for their width.
 void parse_experts(const ConfigReader& settings, const FamilyExperts& family, const Config& config,
                    MixtureSettings& mixture) {
@@ -339,6 +332,13 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
 }
 
 }  // namespace
+
+void parse_router_loss(const ConfigReader& settings, MixtureSettings& mixture) {
+  const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);
+  if (!(coefficient >= 0.0)) settings.refuse("router_aux_loss_coef", "a number of at least 0");
+  mixture.router_aux_loss_coef = coefficient;
+  mixture.output_router_logits = settings.flag("output_router_logits", false);
+}
 
 void parse_mixture(const ConfigReader& settings, const Family& family, Config& config) {
   parse_router(settings, family, config);

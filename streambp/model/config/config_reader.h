@@ -194,6 +194,7 @@ void parse_latent(const ConfigReader& settings, Config& config);
 void parse_indexer(const ConfigReader& settings, const Family& family, Config& config);
 void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config);
 void parse_mixture(const ConfigReader& settings, const Family& family, Config& config);
+void parse_router_loss(const ConfigReader& settings, MixtureSettings& mixture);
 /// What Step 3.7's files say otherwise than transformers writes it, in transformers' words; and what its
 /// class alone has, but for its mixture, once the windows are there.
 nlohmann::json in_words_of_step(const ConfigReader& settings);

@@ -79,14 +79,14 @@ inline constexpr const char* kDeepseekV4Flash = R"({"moe_intermediate_size": 204
   "swiglu_limit": 10.0, "q_lora_rank": 1024, "o_groups": 8, "o_lora_rank": 1024, "sliding_window": 128,
   "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
   "compress_rope_theta": 160000.0, "partial_rotary_factor": 0.125, "index_n_heads": 64, "index_head_dim": 128,
-  "index_topk": 512, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6})";
+  "index_topk": 512, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "router_aux_loss_coef": 0.0})";
 inline constexpr const char* kDeepseekV4Tiny = R"({"moe_intermediate_size": 12, "n_routed_experts": 5,
   "num_experts_per_tok": 2, "mlp_layer_types": ["hash_moe", "moe", "moe", "hash_moe"], "swiglu_limit": 0.02,
   "layer_types": ["sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention",
   "compressed_sparse_attention"], "compress_rates": {"compressed_sparse_attention": 3,
   "heavily_compressed_attention": 5}, "q_lora_rank": 9, "o_groups": 2, "o_lora_rank": 7, "sliding_window": 6,
   "compress_rope_theta": 900.0, "partial_rotary_factor": 0.4, "index_n_heads": 8, "index_head_dim": 6,
-  "index_topk": 3, "hc_mult": 3, "hc_sinkhorn_iters": 4, "hc_eps": 1e-3})";
+  "index_topk": 3, "hc_mult": 3, "hc_sinkhorn_iters": 4, "hc_eps": 1e-3, "router_aux_loss_coef": 0.0})";
 inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,

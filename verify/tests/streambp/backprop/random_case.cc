@@ -89,6 +89,8 @@ class RandomSizes {
     set_experts();
     set_recurrent();
     set_bias();
+    set_compressed();
+    set_shared_blocks();
     return std::move(changes_);
   }
 
@@ -214,6 +216,34 @@ class RandomSizes {
         changes_["attention_bias"] = draw_.bias;
     } catch (const InputError&) {  // the family has no such key
     }
+  }
+
+  /// DeepSeek V4: one key head, half of whose entries rotate, as half of an indexer's at least; experts and
+  /// shared experts are of one size.
+  void set_compressed() {
+    if (!config_.contains("compress_rates")) return;
+    const int head_dim = 4 * (1 + draw_.head_dim / 2);
+    changes_["intermediate_size"] = changes_["moe_intermediate_size"] = 4 + draw_.mlp / 2;
+    changes_["num_key_value_heads"] = 1;
+    changes_["head_dim"] = head_dim;
+    changes_["partial_rotary_factor"] = 0.5;
+    changes_["index_head_dim"] = head_dim / 2 + 2;
+    changes_["o_groups"] = draw_.groups;
+  }
+
+  /// Zamba 2: heads of attention and of state spaces divide twice the width.
+  void set_shared_blocks() {
+    if (!config_.contains("n_mamba_heads")) return;
+    const int heads = draw_.key_value_heads * draw_.groups;
+    changes_["hidden_size"] = heads * (2 + draw_.head_dim);
+    changes_["n_mamba_heads"] = heads;
+    changes_["mamba_ngroups"] = draw_.key_value_heads;
+    if (config_.value("use_shared_attention_adapter", false)) changes_["num_key_value_heads"] = heads;
+    json types = json::array();  // the last layer, at least, runs a block
+    for (int layer = 0; layer < draw_.layers; ++layer)
+      types.push_back(layer % 2 == (draw_.layers - 1) % 2 ? "hybrid" : "mamba");
+    changes_["layers_block_type"] = types;
+    changes_["num_mem_blocks"] = 1 + draw_.window % 2;
   }
 
   const Draw& draw_;

@@ -333,6 +333,19 @@ TEST(RouterLoss, IsTheTrainersOrTheModels) {
     EXPECT_EQ(coefficient("sft", {{"router_aux_loss_coef", "0.3"}}), 0.3);
   }
   EXPECT_THROW(coefficient("dpo", {{"router_aux_loss_coef", "-1"}}), InputError);
+  // Routers whose scores are no softmax: TRL would add a loss of softmaxes of them.
+  for (bool MixtureSettings::*scores :
+       {&MixtureSettings::sigmoid_scores, &MixtureSettings::sqrt_softplus_scores}) {
+    MixtureSettings corrected = mixture;
+    corrected.*scores = true;
+    corrected.output_router_logits = false;
+    const auto of = [&](const char* name, const PreferenceOptions& options) {
+      return router_loss(objective_kind(name), complete_options(objective_kind(name), options)).of(corrected);
+    };
+    EXPECT_THROW(of("dpo", {}), InputError);
+    EXPECT_EQ(of("dpo", {{"router_aux_loss_coef", "0"}}), 0.0);
+    EXPECT_EQ(of("sft", {}), 0.0);
+  }
   mixture.num_experts = 0;
   EXPECT_EQ(coefficient("dpo", {}), 0.0);
   EXPECT_THROW(coefficient("dpo", {{"router_aux_loss_coef", "0.1"}}), InputError) << "no experts";

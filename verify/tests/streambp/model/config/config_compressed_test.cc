@@ -38,6 +38,7 @@ TEST(DeepseekV4, HasItsClassesDefaults) {
   EXPECT_EQ(config.rows_of_picked_block(), 4);
   EXPECT_EQ(config.carry_width(0), 3 * 16);
   EXPECT_EQ(config.carry_width(3), 5 * 16);
+  EXPECT_EQ(config.mixture.router_aux_loss_coef, 0.001);
 }
 
 TEST(DeepseekV4, ReadsTheWordsOfItsOwnReader) {
