@@ -283,8 +283,7 @@ void require_plain_positions(const Config& config, const Batch& batch) {
     if (!at::equal(positions - positions[0], at::arange(length, positions.options())))
       throw InputError(
           "position_ids of sequence {}: {} has layers that compress blocks of rows, expected positions that "
-          "rise by "
-          "1 in each sequence",
+          "rise by 1 in each sequence",
           s, config.family);
   }
 }

@@ -108,29 +108,29 @@ bool divides_contiguously(const Config& config) {
   return std::find(recurrent.begin(), recurrent.end(), true) != recurrent.end();
 }
 
+namespace {
+
+/// Why rows of one sequence cannot lie on several ranks; null: they can.
+const char* reason_for_whole_sequences(const Config& config) {
+  if (config.has_indexers()) return "its indexers pick among the rows of a whole sequence";
+  if (config.has_shared_blocks())
+    return "the state that its layers hand on needs attention to the rows before";
+  if (config.is_compressed()) return "its blocks are of rows of a whole sequence";
+  return nullptr;
+}
+
+}  // namespace
+
 SequenceSplit::SequenceSplit(const Config& config, const std::vector<int64_t>& offsets, int64_t ranks)
     : contiguous_(divides_contiguously(config)),
       offsets_(offsets),
       of_rank_(static_cast<size_t>(std::max<int64_t>(ranks, 0))) {
   if (ranks < 1 || offsets.back() < ranks)
     throw InputError("{} rows over {} ranks, expected at least one row on every rank", offsets.back(), ranks);
-  if (config.has_indexers() && ranks > 1)
+  if (const char* const reason = reason_for_whole_sequences(config); reason != nullptr && ranks > 1)
     throw InputError(
-        "rows of {} over {} ranks: its indexers pick among the rows of a whole sequence, expected whole "
-        "sequences on every rank (data parallelism)",
-        config.family, ranks);
-  if (config.has_shared_blocks() && ranks > 1)
-    throw InputError(
-        "rows of {} over {} ranks: the state that its layers hand on needs attention to the rows before, "
-        "expected "
-        "whole sequences on every rank (data parallelism)",
-        config.family, ranks);
-  if (config.is_compressed() && ranks > 1)
-    throw InputError(
-        "rows of {} over {} ranks: its blocks are of rows of a whole sequence, expected whole sequences on "
-        "every "
-        "rank (data parallelism)",
-        config.family, ranks);
+        "rows of {} over {} ranks: {}, expected whole sequences on every rank (data parallelism)",
+        config.family, ranks, reason);
   const SequenceWork work(config);
   if (contiguous_) {
     cut_contiguously(work, offsets, ranks);
