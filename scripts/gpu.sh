@@ -268,7 +268,7 @@ table() {
         echo "| $part | not run |"
       fi
     done
-    if command -v "$python" >/dev/null; then "$python" "$project/scripts/gpu_report.py" "$folder"; fi
+    if command -v "$python" >/dev/null; then "$python" "$project/scripts/gpu/gpu_report.py" "$folder"; fi
   } >"$folder/README.md.new"
   mv "$folder/README.md.new" "$folder/README.md"
 }

@@ -39,7 +39,7 @@ for version in "${versions[@]}"; do
         --quiet --dump-gradients "$out/$version-$dtype-$method.safetensors" --out "$out/passes-$version/$dtype-$method" >/dev/null || status=1
     done
   done
-  python3 scripts/matrix_table.py "$out" --add "$version" --built "$built" --tested "$tested"
+  python3 scripts/pages/matrix_table.py "$out" --add "$version" --built "$built" --tested "$tested"
 done
-python3 scripts/matrix_table.py "$out"
+python3 scripts/pages/matrix_table.py "$out"
 exit "$status"

@@ -136,7 +136,7 @@ every_request() {
 }
 check 'An allocation that fails, at every request of fifteen kinds of passes' every_request
 check 'Mistakes of this field, planted in the sources one at a time' \
-  "$venv/bin/python" scripts/mutants.py --venv "$venv" --jobs "$(nproc)" --out out/mutants
+  "$venv/bin/python" scripts/house/mutants.py --venv "$venv" --jobs "$(nproc)" --out out/mutants
 check 'Lengths, products and element counts across 2^16, 2^31 and 2^32' "$verify" long "$@"
 check 'Hostile inputs: files, folders, records and command lines that have to be refused, and what is odd but right' \
   python3 verify/tests/hostile/inputs_test.py build/release/bin verify/goldens --all

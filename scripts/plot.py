@@ -22,13 +22,13 @@ import fnmatch
 import itertools
 from pathlib import Path
 
-from pictures import COLOURS, FORMATS, PAPER_SIZES, look_of, plain, plt, save  # first: says what to do without matplotlib
+from pictures.style import COLOURS, FORMATS, PAPER_SIZES, look_of, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from files import InputError, Parser, run, write_file
-from latex import booktabs, digits
-from series import PICTURE_FIELDS, base_of, describe, read_records, series_of, unit_of
-from timeline_picture import timeline_picture
+from pictures.latex import booktabs, digits
+from pictures.series import PICTURE_FIELDS, base_of, describe, read_records, series_of, unit_of
+from pictures.timeline_picture import timeline_picture
 
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (1, 3)), "v")]

@@ -10,13 +10,13 @@ chunk-major.
 
 from pathlib import Path
 
-from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
+from pictures.style import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from files import InputError, Parser, parse_record, read_text, run
 from printable import printable_values
 
-# Configuration to colour (the palette of pictures.py), marker, filled.
+# Configuration to colour (the palette of pictures/style.py), marker, filled.
 STYLES = {
     "standard": (COLOURS["standard"], "s", True),
     "checkpoint": (COLOURS["checkpoint"], "s", True),

@@ -10,7 +10,7 @@ curves-MODEL.png and .svg next to them. The paper's points are drawn as crosses,
 import csv
 from pathlib import Path
 
-from pictures import COLOURS, plain, plt, save  # first: says what to do without matplotlib
+from pictures.style import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 from matplotlib.ticker import FuncFormatter
 
 from files import InputError, Parser, parse_record, read_text, run

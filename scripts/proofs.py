@@ -7,7 +7,7 @@
 
 goldens, sweep (--quick), precision and gradcheck are commands of streambp-verify, whose --json this reads; properties is properties_test, 500
 random passes. Writes results.jsonl, a record for each proof: the command, how much was compared, each limit and what was reached where, the
-program and the processor; and proofs.md. scripts/readme_figures.py takes README's figures from the records. Exit codes: 0 all hold, 1 one does
+program and the processor; and proofs.md. scripts/pages/readme_figures.py takes README's figures from the records. Exit codes: 0 all hold, 1 one does
 not, 2 bad usage, or a program that is not built.
 """
 

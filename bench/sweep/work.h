@@ -10,7 +10,7 @@
 namespace streambp::bench {
 
 /// Of one pass. An estimate of the time that it takes at given rates (bench/roofline.json) is made of it in
-/// scripts/gpu_report.py.
+/// scripts/gpu/gpu_report.py.
 struct Work {
   double products = 0.0;            // operations in matrix products other than attention's
   double attention_forward = 0.0;   // operations

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
-from pictures import COLOURS, plt, save  # first: says what to do without matplotlib
+from pictures.style import COLOURS, plt, save  # first: says what to do without matplotlib
 
 from files import InputError, Parser, parse_record, read_text, run, write_file
 

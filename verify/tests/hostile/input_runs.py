@@ -64,7 +64,7 @@ ENVIRONMENTS = {
     "a TMPDIR that is none": {"TMPDIR": "/nonexistent"},
     "none": dict.fromkeys(os.environ),
 }
-SCRIPTS = ("plot.py", "plot_bytes.py", "plot_paper.py", "pages/prediction.py", "gpu_report.py", "compare_hf.py", "make_goldens.py", "pages/qlora.py", "proofs.py")
+SCRIPTS = ("plot.py", "plot_bytes.py", "plot_paper.py", "pages/prediction.py", "gpu/gpu_report.py", "compare_hf.py", "make_goldens.py", "pages/qlora.py", "proofs.py")
 NO_RECORDS = {
     "nothing": b"",
     "letters": b"hello\n",

@@ -1,4 +1,4 @@
-// What the schemata of scripts/mutants.py call: which mutant is chosen, and which ones a run reaches.
+// What the schemata of scripts/house/mutants.py call: which mutant is chosen, and which ones a run reaches.
 #include <atomic>
 #include <cstdlib>
 #include <fcntl.h>

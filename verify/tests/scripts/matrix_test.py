@@ -1,4 +1,4 @@
-"""scripts/matrix_table.py: counts of ctest's report, gradients that are the same to the bit or so far apart, and the table of them.
+"""scripts/pages/matrix_table.py: counts of ctest's report, gradients that are the same to the bit or so far apart, and the table of them.
 
 matrix_test.py PROJECT
 """
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 PROJECT = Path(sys.argv[1])
-sys.path.insert(0, str(PROJECT / "scripts"))
+sys.path.insert(0, str(PROJECT / "scripts/pages"))
 
 import matrix_table  # noqa: E402
 
@@ -33,7 +33,7 @@ def report(path, failing):
 
 
 def matrix(folder, *arguments):
-    command = [sys.executable, PROJECT / "scripts/matrix_table.py", folder, *arguments]
+    command = [sys.executable, PROJECT / "scripts/pages/matrix_table.py", folder, *arguments]
     return subprocess.run(command, capture_output=True, text=True)
 
 

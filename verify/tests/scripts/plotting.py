@@ -9,7 +9,7 @@ SCRIPTS = PROJECT / "scripts"
 os.environ["PYTHONPATH"] = str(SCRIPTS)
 sys.path[:0] = [str(SCRIPTS), str(PROJECT / "verify/tests/streambp/python")]
 
-import pictures  # noqa: E402, F401 - what takes the second
+import pictures.style  # noqa: E402, F401 - what takes the second
 from imports import run_forked  # noqa: E402
 
 

@@ -27,7 +27,7 @@ def main():
         except ValueError:
             pass
 
-    report = [sys.executable, str(SCRIPTS / "gpu_report.py")]
+    report = [sys.executable, str(SCRIPTS / "gpu/gpu_report.py")]
     with tempfile.TemporaryDirectory() as folder:
         name = r"\u001b]0;owned\u0007"
         common = '"settings": {}, "objective": "sft", "method": "streambp", "seq_len": 8, "batch": 1, "dtype": "float32"'

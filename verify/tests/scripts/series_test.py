@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from plotting import plot  # first: finds scripts/
-from series import base_of, read_records, series_of  # noqa: E402
+from pictures.series import base_of, read_records, series_of  # noqa: E402
 
 METHOD_SETTINGS = {"standard": {"baseline": "fair", "chunk": None, "every": None, "head": "full", "keep_attention": None},
                    "checkpoint": {"baseline": "fair", "chunk": None, "every": None, "head": "full", "keep_attention": None},

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the command blocks of README.md and bench/longest.md as a reader would, and checks what the pages say against the files that are there.
 
-    scripts/check_readme.py                        with the programs in build/release/bin
-    scripts/check_readme.py --bin DIR --pages-only
+    scripts/house/check_readme.py                        with the programs in build/release/bin
+    scripts/house/check_readme.py --bin DIR --pages-only
 
 1. Every block marked `sh` in these two runs without an error, all in one shell and one folder. Long sweeps are shortened.
 2. The longest sequences that their tables state are those that the commands print, and `compare` says what is quoted.
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = {"README.md": (3, 5), "bench/longest.md": (2, 6)}  # with at least so many blocks of commands, and longest sequences in tables
 SHORTER = {"--seq-len 1024,2048": "--seq-len 32,64", "--seq-len 1024": "--seq-len 64", "--steps 20": "--steps 2"}
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Shows which files know a method, a setting, an objective and a family by name, and that they are those which the READMEs list.
 
-    scripts/check_additions.py              the files of one example each; exit code 1 where a file is not listed
-    scripts/check_additions.py --objective kto --family phi3
+    scripts/house/check_additions.py              the files of one example each; exit code 1 where a file is not listed
+    scripts/house/check_additions.py --objective kto --family phi3
 
 A README lists the files that an addition touches as paths in backquotes, in the first column of the table under its heading
 "Add a ...", relative to its own folder. Searched are the sources of streambp/, bench/, verify/ and reference/ without their
@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ("streambp", "bench", "verify", "reference")
 KINDS = {  # what: default example, README
     "method": ("logits-only", "streambp/backprop/README.md"),

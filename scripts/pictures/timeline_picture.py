@@ -4,12 +4,12 @@ import csv
 import itertools
 from pathlib import Path
 
-from pictures import plt, save
+from pictures.style import plt, save
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from files import InputError, read_text
 from printable import printable
-from series import unit_of
+from pictures.series import unit_of
 
 OTHER_COLOURS = ["#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 RESIDENT = ("weights", "gradients", "master weights", "optimizer")

@@ -18,9 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from house.rules import LIBRARIES, ROOMS, TORCH_PRIVATE, UNCHECKED
+from rules import LIBRARIES, ROOMS, TORCH_PRIVATE, UNCHECKED
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
@@ -149,7 +147,7 @@ def check_lengths(house):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path(__file__).parent.parent, help="the project (default: this one)")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2], help="the project (default: this one)")
     parser.add_argument("--only", help="rules to check, as room,length (default: all)")
     arguments = parser.parse_args()
     house = House(arguments.root)

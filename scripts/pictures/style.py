@@ -17,7 +17,7 @@ from matplotlib.text import Text  # noqa: E402
 from matplotlib.transforms import Bbox  # noqa: E402
 
 from files import InputError, write_file  # noqa: E402
-from latex import latex_text  # noqa: E402
+from pictures.latex import latex_text  # noqa: E402
 
 # Okabe and Ito's palette, distinguishable by every common kind of colour blindness.
 COLOURS = {"standard": "#D55E00", "checkpoint": "#0072B2", "streambp": "#009E73"}

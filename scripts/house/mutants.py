@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Do the tests find the mistakes of this field? Each of verify/tests/mutants/named.toml is planted alone, and a fast test has to fail.
 
-    .venv/bin/python scripts/mutants.py --out out/mutants        builds, tries, writes mutants.jsonl and mutants.md
-    .venv/bin/python scripts/mutants.py --only 'window|AdamW'    those whose name or file matches
-    scripts/mutants.py --check                                   that every text stands in the sources as named.toml has it
+    .venv/bin/python scripts/house/mutants.py --out out/mutants        builds, tries, writes mutants.jsonl and mutants.md
+    .venv/bin/python scripts/house/mutants.py --only 'window|AdamW'    those whose name or file matches
+    scripts/house/mutants.py --check                                   that every text stands in the sources as named.toml has it
 
 All are compiled into one copy of the project (build/mutants), where STREAMBP_MUTANT chooses one as a program starts. A run of each program without a
 mistake says which of them it reaches and takes; a mistake is then tried with the programs that reach it, the quickest first, until one fails: it is killed.
@@ -17,15 +17,17 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import tomllib
 from collections import Counter
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, run, write_file
 from machine import machine_name
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 NAMED = PROJECT / "verify/tests/mutants/named.toml"
 CALL = "streambp::mutant"  # of verify/tests/mutants/runtime.cc: mutant(7) is true where mistake 7 is chosen
 # Tests of many processes or of a device say nothing here that the others don't.
@@ -157,7 +159,7 @@ def main():
         print(f"mutants: {len(records)}/{len(chosen)} {records[-1]['outcome']}: {entry['name']} {records[-1]['by']}", flush=True)
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=PROJECT, capture_output=True, text=True, check=False).stdout.strip()
     rows = [f"| {r['name']} | {r['file']} | {r['outcome']} | {r['by']} |" for r in sorted(records, key=lambda r: r["outcome"] == "killed")]
-    page = ["# Mutants", "", f"Mistakes of this field, planted one at a time: {summary(records)}. Made by `scripts/mutants.py` at {commit} on {machine_name()}.", "",
+    page = ["# Mutants", "", f"Mistakes of this field, planted one at a time: {summary(records)}. Made by `scripts/house/mutants.py` at {commit} on {machine_name()}.", "",
             "| mistake | file | outcome | by |", "|---|---|---|---|", *rows, ""]
     options.out.mkdir(parents=True, exist_ok=True)
     write_file(options.out / "mutants.jsonl", "".join(json.dumps(record) + "\n" for record in records))

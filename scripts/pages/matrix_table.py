@@ -11,9 +11,11 @@ version's to the bit, or the largest relative difference of a parameter's gradie
 import argparse
 import json
 import struct
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 import machine
 from files import InputError, Parser, run, write_file
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Figures of the pages that come from records: each stands there as the records have it.
 
-    scripts/readme_figures.py            prints them by name
-    scripts/readme_figures.py --check    exit code 1 where a page has another figure
+    scripts/pages/readme_figures.py            prints them by name
+    scripts/pages/readme_figures.py --check    exit code 1 where a page has another figure
 
 A page says `<!-- figures: NAME -->` before a paragraph or a table: up to the next blank line the figures of NAME follow in their order, whatever the words
-between them. The other longest sequences are what the commands above them print (scripts/check_readme.py).
+between them. The other longest sequences are what the commands above them print (scripts/house/check_readme.py).
 """
 
 import argparse
@@ -15,9 +15,10 @@ import statistics
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 import gpu_report
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = (2048, 4096, 8192)
 LANES = ("hf-checkpoint", "hf-checkpoint+torch-head", "hf-checkpoint+selective+torch-head", "python-module", "python-patch", "python")
 METHODS = ("hf-checkpoint", "standard", "checkpoint", "streambp", "streambp+keep-attention")

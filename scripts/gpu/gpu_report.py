@@ -11,13 +11,15 @@ import argparse
 import json
 import pathlib
 import re
+import sys
 import xml.etree.ElementTree
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # scripts/
 from files import Parser, parse_record
 from gpu_rates import samples_lines
 from printable import printable_values
 
-ROOFLINE = pathlib.Path(__file__).resolve().parent.parent / "bench" / "roofline.json"
+ROOFLINE = pathlib.Path(__file__).resolve().parents[2] / "bench" / "roofline.json"
 
 # Of a record's settings, what says nothing of the memory that a pass takes.
 UNRELATED_SETTINGS = {"threads", "repeats", "seed", "memory_limit", "content"}
