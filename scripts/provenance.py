@@ -28,17 +28,13 @@ OLD = {
     "compare-2048": "the machine, in rows of Hugging Face",
     "compare-4096": "the machine, in rows of Hugging Face",
     "compare-8192": "the machine, in rows of Hugging Face",
-    "compare-verdicts": "all",
     "cuda": "the machine of table 8; what is measured names its GPU",
-    "live-models": "the date's form, whether sources were modified",
     "paper-times-cpu": "unmodified sources",
     "precision-hf": "cores, date",
-    "confident-tokens": "cores, command",
     "python": "the machine, in rows of Hugging Face",
     "python-times": "unmodified sources; the machine, in rows of Hugging Face",
     "qwen3.5-1": "the machine, in rows of Hugging Face",
     "qwen3.5-2": "the machine, in rows of Hugging Face",
-    "timeline": "unmodified sources",
     "trust": "all",
 }
 

@@ -78,7 +78,7 @@ make published-memory scripts/pages/published_memory.py
 of_conformance='scripts/pages/conformance.py --records results/conformance/results.jsonl'
 make conformance "$of_conformance && STREAMBP_TRANSFORMERS_VERSION=5.24.0 $of_conformance && PYTHONPATH=out/liger $of_conformance --only liger &&
   $of_conformance --page verify/ERRATA.md"
-make timeline 'streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --method streambp --seq-len 32768 --timeline out/timeline.csv --out results/timeline && scripts/plot.py --timeline out/timeline.csv --out results/timeline'
+make timeline 'streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --method streambp --seq-len 32768 --timeline out/qwen3-8b.csv --out results/timeline && scripts/plot.py --timeline out/qwen3-8b.csv --format png --out results/timeline'
 make paper 'streambp-bench paper --out results/paper --quiet && scripts/plot_paper.py --folder results/paper && scripts/pages/paper_claims.py'
 predicted='streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --optimizer adamw'
 make ranks "$predicted --ranks 8,16,32,64,128,256,512,1024 --method streambp --seq-len 32768 --out results/ranks > results/ranks/table.txt"
