@@ -41,20 +41,23 @@ build_project fuzz "${targets[@]}"
 # log TARGET SEED RUNS SECONDS FINDINGS CORPUS: a line of the log, and the table made again from all of them.
 log() {
   mkdir -p "$(dirname "$table")"
-  python3 - "${table%.md}.jsonl" "$table" "$@" "$(git describe --always --dirty)" "$command_line" \
-    "$(clang++ --version | sed -n 's/.*clang version \([0-9.]*\).*/clang \1/p;q')" "$(sed -n 's/^model name[[:space:]]*: //p;T;q' /proc/cpuinfo)" <<'PYTHON'
+  python3 - "${table%.md}.jsonl" "$table" "$@" "$(clang++ --version | sed -n 's/.*clang version \([0-9.]*\).*/\1/p;q')" "$command_line" <<'PYTHON'
 import json, pathlib, sys
-log, table, *values = sys.argv[1:]
-names = ["target", "seed", "runs", "seconds", "findings", "corpus", "commit", "command", "compiler", "machine"]
+sys.path.insert(0, "scripts")
+from machine import environment
+log, table, *values, clang, command = sys.argv[1:]
+names = ["target", "seed", "runs", "seconds", "findings", "corpus"]
 with open(log, "a") as file:
-    file.write(json.dumps({name: int(value) if name in names[1:5] else value for name, value in zip(names, values)}) + "\n")
+    line = {name: int(value) if name in names[1:5] else value for name, value in zip(names, values)}
+    file.write(json.dumps(line | {"environment": environment() | {"argv": command.split(), "clang": clang}}) + "\n")
 lines = [json.loads(line) for line in open(log)]
 latest = {line["target"]: line for line in lines}
 rows = []
 for target, last in sorted(latest.items()):
-    same = [line for line in lines if (line["target"], line["commit"]) == (target, last["commit"])]
+    made = last["environment"]
+    same = [line for line in lines if (line["target"], line["environment"]["commit"]) == (target, made["commit"])]
     runs, findings = (sum(line[name] for line in same) for name in ("runs", "findings"))
-    rows.append(f"| {target} | {runs:,} | {last['corpus']} | {findings} | {last['commit']} | `{last['command']}` | {last['compiler']}, {last['machine']} |")
+    rows.append(f"| {target} | {runs:,} | {last['corpus']} | {findings} | {made['commit'][:12]} | `{' '.join(made['argv'])}` | clang {made['clang']}, {made['cpu']} |")
 pathlib.Path(table).write_text("""# Fuzzing
 
 Inputs that libFuzzer made up for each reader, with the address and undefined-behaviour sanitizers (leaks, 512 MiB for one request, 2 GiB

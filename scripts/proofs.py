@@ -25,7 +25,7 @@ import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN_ERRORS = ("worst_error", "loss_error", "logprob_error", "value_error")
-PASSES = "seed=4 max_success=500"  # as ctest runs it
+PASSES = "seed=4 max_success=500"  # of which ctest runs the first 200
 PAGE = """# Proofs
 
 What each proof of the table in the top README reached, made by `scripts/proofs.py`.

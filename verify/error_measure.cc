@@ -5,16 +5,24 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <limits>
 #include <set>
 
 namespace streambp::verify {
 namespace {
 
-bool is_finite(const at::Tensor& value) {
-  return at::isfinite(value).all().item<bool>();
+/// The largest magnitude; NaN and infinity where there is one.
+double largest_of(const at::Tensor& value) {
+  if (value.numel() == 0) return 0.0;
+  return at::linalg_vector_norm(value, std::numeric_limits<double>::infinity(), {}, false, at::kDouble)
+      .item<double>();
 }
 
-/// What keeps two tensors from being compared; empty if nothing does.
+bool is_finite(const at::Tensor& value) {
+  return std::isfinite(largest_of(value));
+}
+
+/// What keeps two tensors from being compared, whatever numbers they hold; empty if nothing does.
 std::string find_problem(const at::Tensor& value, const at::Tensor& truth) {
   if (!at::isFloatingType(value.scalar_type()) || !at::isFloatingType(truth.scalar_type())) {
     return fmt::format("dtype {}, expected a floating one", c10::toString(value.scalar_type()));
@@ -23,8 +31,6 @@ std::string find_problem(const at::Tensor& value, const at::Tensor& truth) {
     return fmt::format("shape [{}], expected [{}]", fmt::join(value.sizes(), ", "),
                        fmt::join(truth.sizes(), ", "));
   }
-  if (!is_finite(value)) return "holds NaN or infinity";
-  if (!is_finite(truth)) return "the truth holds NaN or infinity";
   return {};
 }
 
@@ -35,7 +41,12 @@ ParameterError parameter_error(const std::string& name, const Tensors& gradients
   if (expected == truth.end()) return {name, kNaN, "surplus"};
   std::string problem = find_problem(value->second, expected->second);
   if (!problem.empty()) return {name, kNaN, std::move(problem)};
-  return {name, relative_error(value->second, expected->second), {}};
+  const double error = relative_error(value->second, expected->second);
+  if (!std::isnan(error)) return {name, error, {}};
+  problem = !is_finite(value->second)      ? "holds NaN or infinity"
+            : !is_finite(expected->second) ? "the truth holds NaN or infinity"
+                                           : "differs by more than a float64 holds";
+  return {name, error, std::move(problem)};
 }
 
 }  // namespace
@@ -47,12 +58,10 @@ double unit_roundoff(at::ScalarType dtype) {
 }
 
 double norm_of(const at::Tensor& value) {
-  if (value.numel() == 0) return 0.0;
-  const at::Tensor wide = value.to(at::kDouble);
-  const auto largest = wide.abs().max().item<double>();
+  const double largest = largest_of(value);
   if (!std::isfinite(largest)) return kNaN;
   if (largest == 0.0) return 0.0;
-  return largest * (wide / largest).norm().item<double>();
+  return largest * (value.to(at::kDouble) / largest).norm().item<double>();
 }
 
 double relative_error(const at::Tensor& value, const at::Tensor& truth) {

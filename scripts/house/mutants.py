@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, run, write_file
-from machine import machine_name
+from machine import environment, made_by
 
 PROJECT = Path(__file__).resolve().parents[2]
 NAMED = PROJECT / "verify/tests/mutants/named.toml"
@@ -153,13 +153,12 @@ def main():
     folder = options.folder.resolve() / "source"
     build(folder, chosen, options.programs, options.venv, options.jobs)
     programs = reached_by(folder, options.programs)
-    records = []
+    made, records = environment(), []
     for entry in chosen:
-        records.append(outcome(folder, entry, programs))
+        records.append(outcome(folder, entry, programs) | {"environment": made})
         print(f"mutants: {len(records)}/{len(chosen)} {records[-1]['outcome']}: {entry['name']} {records[-1]['by']}", flush=True)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=PROJECT, capture_output=True, text=True, check=False).stdout.strip()
     rows = [f"| {r['name']} | {r['file']} | {r['outcome']} | {r['by']} |" for r in sorted(records, key=lambda r: r["outcome"] == "killed")]
-    page = ["# Mutants", "", f"Mistakes of this field, planted one at a time: {summary(records)}. Made by `scripts/house/mutants.py` at {commit} on {machine_name()}.", "",
+    page = ["# Mutants", "", f"Mistakes of this field, planted one at a time: {summary(records)}. Made by `{' '.join(made['argv'])}` on {made_by(records)[0]}", "",
             "| mistake | file | outcome | by |", "|---|---|---|---|", *rows, ""]
     options.out.mkdir(parents=True, exist_ok=True)
     write_file(options.out / "mutants.jsonl", "".join(json.dumps(record) + "\n" for record in records))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far from the truth are gradients in bfloat16, Hugging Face's own and ours, by the number of chunks?
 
-    .venv-hf/bin/python scripts/pages/precision_hf.py --out results/precision-hf
+    python3 scripts/pages/precision_hf.py [--out results/precision-hf]
 
 The same weights and tokens: transformers' model in float64 (the truth) and in bfloat16 (the yardstick: its sdpa attention, autograd), then
 sb.backward() and a model in sb.patch(), both in bfloat16, in 1, 4, 32 and 128 chunks of layers and head. Of each parameter the error
@@ -13,18 +13,23 @@ each model and configuration) and precision.md. Exit codes: 0 every parameter wi
 import argparse
 import copy
 import json
+import os
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+from python_environment import ROOT, enter_venv
+from files import InputError, Parser, run, write_file
+import machine
+
+enter_venv()  # which has what is imported from here on
+os.environ.setdefault("STREAMBP_TORCH_LIBRARY", str(ROOT / "build/release/lib/libstreambp_torch.so"))
+sys.path.insert(0, str(ROOT / "streambp/python"))
 import torch
 import transformers
 
 import streambp_bench as sb
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
-from files import InputError, Parser, run, write_file
-import machine
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1.25
 CHUNKS = (1, 4, 32, 128)
 ROUNDING = 2.0**-9  # of a bfloat16: an error below says nothing of how a gradient was summed

@@ -1,4 +1,4 @@
-# Read by ctest, with `program`, `name` and `properties`: an entry for each suite of a GoogleTest program, which loads LibTorch once for all of its
+# Read by ctest, with `program`, `name` and `environment`: an entry for each suite of a GoogleTest program, which loads LibTorch once for all of its
 # tests. Several threads that share cores with another test wait for one another most of the time: tests with Threads in their names are entries
 # of their own, with two processors.
 if(NOT EXISTS ${program})
@@ -25,7 +25,7 @@ list(REMOVE_DUPLICATES of_threads)
 set(skipped SKIP_REGULAR_EXPRESSION "SKIPPED \\] [^\n]+\n*$")
 foreach(suite IN LISTS plain)
   add_test(${suite} ${program} "--gtest_filter=${suite}.*-*Threads*")
-  set_tests_properties(${suite} PROPERTIES ${properties} ${skipped})
+  set_tests_properties(${suite} PROPERTIES LABELS unit ENVIRONMENT "${environment}" ${skipped})
 endforeach()
 foreach(suite IN LISTS of_threads)
   set(tests "${suite}.*Threads*")
@@ -33,5 +33,5 @@ foreach(suite IN LISTS of_threads)
     set(tests "${suite}.*")
   endif()
   add_test(${suite}_of_threads ${program} --gtest_filter=${tests})
-  set_tests_properties(${suite}_of_threads PROPERTIES ${properties} ${skipped} PROCESSORS 2)
+  set_tests_properties(${suite}_of_threads PROPERTIES LABELS unit ENVIRONMENT "${environment}" ${skipped} PROCESSORS 2)
 endforeach()

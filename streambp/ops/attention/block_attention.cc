@@ -86,7 +86,7 @@ struct BlockCall {
     const auto options = q.options().dtype(at::kLong);
     const at::Tensor positions = at::arange(tile.position, tile.end(), options).unsqueeze(1);
     const at::Tensor keys = at::arange(tile.first_key, tile.end(), options);
-    at::Tensor all = at::gt(keys, positions).logical_or_(at::le(keys, positions - settings.window));
+    at::Tensor all = at::gt(keys, positions).bitwise_or_(at::le(keys, positions - settings.window));
     if (tile.blocks > 0) {
       const at::Tensor ends = at::arange(tile.blocks, options).add_(1).mul_(seen.rate);
       at::Tensor of_blocks = at::gt(ends, positions + 1);

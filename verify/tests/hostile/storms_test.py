@@ -173,7 +173,7 @@ def reports_of_what_grows(program, folder, _):
     process = program.start("sweep", *TINY, *MEASURED, "--seq-len", ",".join(map(str, range(8, 208))), "--out", out)
     wait_for(process, lambda: len(whole_lines(out / "results.jsonl")) > 2)
     pages = 0
-    while process.poll() is None:
+    while process.poll() is None and pages < 3:
         program.run("report", out, "--output", folder / "page.html")
         pages += 1
     errors = process.communicate()[1].decode()

@@ -15,6 +15,7 @@
 
 #include "streambp/memory/meter.h"
 #include "streambp/memory/recorder.h"
+#include "verify/tests/turns.h"
 
 namespace streambp {
 namespace {
@@ -70,7 +71,8 @@ void allocate() {
 TEST_F(ForkLocks, ChildrenAllocateWhileThreadsOfTheirParentDo) {
   allocate();  // what torch's operators make at their first call is behind no lock of ours
   const Busy busy(2, allocate);
-  for (int i = 0; i < 500; ++i) ASSERT_TRUE(child_ends(allocate)) << "child " << i << " hangs";
+  for (int i = 0; i < (verify::is_thorough() ? 500 : 200); ++i)
+    ASSERT_TRUE(child_ends(allocate)) << "child " << i << " hangs";
 }
 
 /// By the allocator alone, without torch's operators.
@@ -83,7 +85,7 @@ void allocate_below_torch() {
 /// is forked as the thread begins.
 TEST_F(ForkLocks, ChildrenAllocateAtAThreadsFirstCall) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  for (int i = 0; i < 20; ++i) {
+  for (int i = 0; i < (verify::is_thorough() ? 20 : 8); ++i) {
     EXPECT_EXIT(
         {
           const Busy busy(2, allocate_below_torch);
