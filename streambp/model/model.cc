@@ -13,6 +13,7 @@
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/given_experts.h"
+#include "streambp/model/given_picks.h"
 #include "streambp/model/quantized/quantized_weights.h"
 #include "streambp/model/quantized/unpack.h"
 #include "streambp/ops/dry_run.h"
@@ -312,9 +313,7 @@ Stream Model::prepare(const Batch& batch) const {
   if (config_.gemma4.num_kv_shared_layers > 0)
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
   stream.choices = given_choices(config_, batch, device());
-  if (config_.has_indexers())
-    stream.picks =
-        std::make_shared<RowPicks>(config_.indexer.topk, batch.offsets, config_.rows_of_picked_block());
+  stream.picks = picks_of(config_, batch, device());
   return stream;
 }
 

@@ -255,7 +255,7 @@ at::Tensor Engine::evaluate(const TensorDict& values, const TensorDict& given, c
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
     // Of a reference, which has sampled nothing.
-    const Batch batch = without_router_indices(read(given, objective, first_labels));
+    const Batch batch = without_given_indices(read(given, objective, first_labels));
     const ObjectiveKind& kind = objective_kind(objective);
     const Options complete = complete_options(kind, to_map(options), batch);
     const Loan loan(model_, values);

@@ -131,7 +131,7 @@ TEST(RowPicks, AreThoseOfTheFirstRun) {
   EXPECT_TRUE(at::equal(picks.add_keys(1, 3, 3, keys.narrow(0, 3, 4)), keys.narrow(0, 3, 4)));
   picks.finish(1, 7);
   EXPECT_TRUE(at::equal(picks.add_keys(1, 3, 7, keys.narrow(0, 7, 3)), keys.narrow(0, 3, 7)));
-  picks.room(1, 7, 3, at::kCPU).copy_(at::arange(6, at::kInt).view({3, 2}));
+  picks.keep(1, 7, at::arange(6, at::kInt).view({3, 2}));
   picks.finish(1, 10);
   EXPECT_TRUE(at::equal(picks.find(1, 8, 2), at::arange(2, 6, at::kInt).view({2, 2})));
   picks.drop(1);
