@@ -138,5 +138,26 @@ TEST(RowPicks, AreThoseOfTheFirstRun) {
   EXPECT_FALSE(picks.are_known(1, 1));
 }
 
+TEST(RowPicks, AreThoseThatAreGiven) {
+  RowPicks picks(/*topk=*/2, {0, 3, 10});
+  const at::Tensor given = at::arange(20, at::kInt).view({10, 2}), none_open = at::zeros({10}, at::kBool);
+  picks.give(1, given.clone(), none_open);
+  EXPECT_TRUE(picks.are_given() && picks.are_needed() && picks.are_known(1, 10));
+  EXPECT_EQ(picks.first_open(1, 3, 10), 10);
+  at::Tensor open = none_open.clone();
+  open[7] = true;
+  picks.give(4, given.clone(), open);
+  EXPECT_FALSE(picks.are_known(4, 1)) << "the indexer picks for row 7";
+  EXPECT_EQ(picks.first_open(4, 3, 10), 7);
+  EXPECT_EQ(picks.first_open(4, 8, 10), 10);
+  picks.keep(4, 7, at::full({3, 2}, -5, at::kInt));
+  picks.finish(4, 10);
+  EXPECT_TRUE(picks.are_known(4, 10));
+  at::Tensor expected = given.clone();
+  expected[7].fill_(-5);
+  EXPECT_TRUE(at::equal(picks.find(4, 0, 10), expected));
+  EXPECT_TRUE(at::equal(picks.find(1, 0, 10), given));
+}
+
 }  // namespace
 }  // namespace streambp
