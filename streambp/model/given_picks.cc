@@ -95,9 +95,22 @@ class Candidates {
   at::Tensor first_, count_;  // [N]: the number that stands for the first one a token may see, and how many
 };
 
-/// Puts the batch's into `picks`.
-void give(const Config& config, const Batch& batch, c10::Device device, RowPicks& picks,
-          const std::vector<int64_t>& layers, const std::string& name) {
+/// The layers with an indexer of their own. Throws InputError for a model without one and a batch with picks.
+std::vector<int64_t> picking_layers(const Config& config, const Batch& batch) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.has_indexer(layer)) layers.push_back(layer);
+  }
+  if (layers.empty() && batch.indexer_indices.defined())
+    throw InputError("{}indexer_indices: the model has no indexers; leave the tensor out",
+                     batch.indices_source);
+  return layers;
+}
+
+/// Checks the batch's, and puts them into `picks` unless it is null.
+void give(const Config& config, const Batch& batch, c10::Device device, RowPicks* picks) {
+  const std::string name = batch.indices_source + "indexer_indices";
+  const std::vector<int64_t> layers = picking_layers(config, batch);
   const auto with_indexer = static_cast<int64_t>(layers.size());
   const int64_t given_layers = batch.indexer_indices.size(1), k = batch.indexer_indices.size(2);
   if ((given_layers != with_indexer && given_layers != config.num_hidden_layers) || k > config.indexer.topk)
@@ -113,24 +126,23 @@ void give(const Config& config, const Batch& batch, c10::Device device, RowPicks
         batch.indexer_indices.select(1, given_layers == with_indexer ? static_cast<int64_t>(i) : layer)
             .to(at::kLong);
     candidates.check(given, name, layer);
-    picks.give(layer, candidates.in_sequences(given).to(device), candidates.open(given));
+    if (picks == nullptr) continue;
+    picks->give(layer, candidates.in_sequences(given).to(device), candidates.open(given));
   }
 }
 
 }  // namespace
 
 std::shared_ptr<RowPicks> picks_of(const Config& config, const Batch& batch, c10::Device device) {
-  std::vector<int64_t> layers;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (config.has_indexer(layer)) layers.push_back(layer);
-  }
-  const std::string name = batch.indices_source + "indexer_indices";
-  if (layers.empty() && batch.indexer_indices.defined())
-    throw InputError("{}: the model has no indexers; leave the tensor out", name);
+  picking_layers(config, batch);
   if (!config.has_indexers()) return nullptr;
   auto picks = std::make_shared<RowPicks>(config.indexer.topk, batch.offsets, config.rows_of_picked_block());
-  if (batch.indexer_indices.defined()) give(config, batch, device, *picks, layers, name);
+  if (batch.indexer_indices.defined()) give(config, batch, device, picks.get());
   return picks;
+}
+
+void check_given_picks(const Config& config, const Batch& batch) {
+  if (batch.indexer_indices.defined()) give(config, batch, at::kCPU, nullptr);
 }
 
 }  // namespace streambp

@@ -17,4 +17,7 @@ namespace streambp {
 /// one of padding or of another document.
 std::shared_ptr<RowPicks> picks_of(const Config& config, const Batch& batch, c10::Device device);
 
+/// Throws what picks_of does, and keeps nothing.
+void check_given_picks(const Config& config, const Batch& batch);
+
 }  // namespace streambp

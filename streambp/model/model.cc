@@ -1,6 +1,5 @@
 #include "streambp/model/model.h"
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,6 +8,7 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/model/checked_batch.h"
 #include "streambp/model/config/rope_frequencies.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
@@ -267,26 +267,6 @@ namespace {
 at::Tensor query_scales(const Config& config, const at::Tensor& positions) {
   const at::Tensor turns = positions.div(config.query_scale_original, "floor").to(at::kDouble);
   return turns.log1p_().mul_(config.query_scale_beta).add_(1.0);
-}
-
-}  // namespace
-
-namespace {
-
-/// Throws InputError for a sequence whose positions do not rise by 1, where blocks of rows have those of
-/// their first rows: scores and what is given are of distances alone, wherever a sequence begins.
-void require_plain_positions(const Config& config, const Batch& batch) {
-  const std::vector<int64_t>& rates = config.compressed.rates;
-  if (std::all_of(rates.begin(), rates.end(), [](int64_t rate) { return rate == 0; })) return;
-  for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
-    const int64_t begin = batch.offsets[s], length = batch.offsets[s + 1] - begin;
-    const at::Tensor positions = batch.positions.narrow(0, begin, length);
-    if (!at::equal(positions - positions[0], at::arange(length, positions.options())))
-      throw InputError(
-          "position_ids of sequence {}: {} has layers that compress blocks of rows, expected positions that "
-          "rise by 1 in each sequence",
-          s, config.family);
-  }
 }
 
 }  // namespace

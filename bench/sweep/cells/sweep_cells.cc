@@ -200,7 +200,7 @@ void read_tokens(Bench& bench) {
     key.push_back(numbers(batch.router_indices.to(at::kLong)));
   }
   if (batch.indexer_indices.defined()) {
-    picks_of(bench.config, batch, at::kCPU);
+    check_given_picks(bench.config, batch);
     key.push_back(numbers(batch.indexer_indices.to(at::kLong)));
     key.push_back({batch.indexer_indices.size(1), batch.indexer_indices.size(2)});
   }

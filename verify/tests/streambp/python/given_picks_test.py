@@ -7,12 +7,56 @@ import streambp_bench as sb
 import torch
 import transformers
 from goldens.picks import GivenPicks, drawn_picks, own_picks
+from on_ranks import refusal, results_on_ranks, rows_of
 from patching import load
 from python_case import Case, InputError, autograd, in_float64, inputs_of, packed_inputs, take_gradients
 
 
 def drawn(model, inputs, seed=5, leaves_some=True):
     return drawn_picks(model, inputs, torch.Generator().manual_seed(seed), leaves_some)
+
+
+SHARES = ((0, 2), (2, 3))  # of the rows, by ranks
+
+
+def work(rank):
+    """Loss and gradients of the ranks' rows as one batch, each of them with its own picks, and what is refused where one rank's are bad."""
+    group = torch.distributed.group.WORLD
+    model = load("deepseek-v32")
+    whole = inputs_of(model)
+    whole["indexer_indices"] = drawn(model, whole)
+    own = rows_of(whole, range(*SHARES[rank]))
+    loss = sb.backward(model, own, chunk=7, process_group=group)
+    found = {"loss": loss.item(), "gradients": take_gradients(model)}
+    if rank == 1:
+        own["indexer_indices"][0, -1, 0] = 0
+    found["refusals"] = {"indexer_indices: row 0, column 28 of input_ids sees column 0": refusal(lambda: sb.backward(model, own, chunk=7, process_group=group))}
+    del own["indexer_indices"]
+    experts = torch.arange(model.config.num_experts_per_tok) * (1 - rank)
+    own["router_indices"] = experts.expand(*own["input_ids"].shape, model.config.num_hidden_layers, -1)
+    found["refusals"]["router_indices: row 0, column 19 of input_ids has experts [0, 0"] = refusal(lambda: sb.backward(model, own, chunk=7, process_group=group))
+    return found
+
+
+class OnRanks(Case):
+    """Comes before the other tests: its processes are forked from one that has computed nothing yet."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.results = results_on_ranks(len(SHARES), work)
+
+    def test_each_rank_s_picks_are_of_its_own_rows(self):
+        model = load("deepseek-v32")
+        inputs = inputs_of(model)
+        picks = drawn(model, inputs)
+        with GivenPicks(model, inputs, picks):
+            loss, expected = autograd(model, inputs)
+        for rank, found in enumerate(self.results):
+            self.assert_loss(torch.tensor(found["loss"], dtype=torch.float64), loss, f"rank {rank}")
+            self.assert_gradients(found["gradients"], expected, f"rank {rank}")
+            for part, refused in found["refusals"].items():
+                self.assertIn("rank 1", refused)
+                self.assertIn(part, refused)
 
 
 class Picks(Case):
