@@ -11,13 +11,15 @@ namespace {
 class Path {
  public:
   Path(const ModelConfig& config, const Layers& layers, const std::vector<int>& tokens,
-       const std::vector<double>& positions, double length, const GivenExperts& experts)
+       const std::vector<double>& positions, double length, const GivenExperts& experts,
+       const GivenPicks& given_picks)
       : config_(config),
         layers_(layers),
         tokens_(tokens),
         positions_(positions),
         length_(length),
-        experts_(experts) {
+        experts_(experts),
+        given_picks_(given_picks) {
     h_ = scale(layers.embed("model.embed_tokens", tokens), config.embedding_scale);
     if (config.plain_norms) h_ = layers.plainly_normed(h_, config.hidden_size);
     if (config.hyper.streams > 0) h_ = layers.in_every_stream(h_);
@@ -81,8 +83,10 @@ class Path {
     if (config_.is_linear(layer) && config_.delta_rule.beside_attention)
       return add(recurrent(layer, x), layers_.attention(module, layer, x, positions_, length_, seen_));
     if (config_.is_linear(layer)) return recurrent(layer, x);
-    if (config_.is_compressed()) return layers_.compressed_attention(module, layer, x, positions_, length_);
-    if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_, picks_);
+    if (config_.is_compressed())
+      return layers_.compressed_attention(module, layer, x, positions_, length_, given_picks_);
+    if (config_.is_latent())
+      return layers_.latent_attention(module, layer, x, positions_, length_, given_picks_, picks_);
     return layers_.attention(module, layer, x, positions_, length_, seen_);
   }
 
@@ -118,6 +122,7 @@ class Path {
   const std::vector<double>& positions_;
   const double length_;
   const GivenExperts& experts_;
+  const GivenPicks& given_picks_;
   Var h_, embedded_, inputs_;
   KeyValuesOfLayers seen_;
   PicksOfLayers picks_;
@@ -128,9 +133,9 @@ class Path {
 
 HiddenStates hidden_states(const ModelConfig& config, const Parameters& parameters,
                            const std::vector<int>& tokens, const std::vector<double>& positions,
-                           double length, const GivenExperts& experts) {
+                           double length, const GivenExperts& experts, const GivenPicks& picks) {
   const Layers layers(config, parameters);
-  Path path(config, layers, tokens, positions, length, experts);
+  Path path(config, layers, tokens, positions, length, experts, picks);
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) path.through(layer);
   return path.result();
 }

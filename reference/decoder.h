@@ -61,6 +61,7 @@
 // Any linear layer can carry a low-rank adapter. transformers, src/transformers/models, has each of them.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "reference/config.h"
@@ -78,12 +79,17 @@ struct HiddenStates {
 /// layer, in order. Empty for a token: the router's choice; empty: all choices are routers'.
 using GivenExperts = std::vector<std::vector<std::vector<int>>>;
 
+/// The tokens of one sequence that each of its tokens sees, in place of those that indexers would pick, or of
+/// a model whose indexers pick blocks these: by layer, of those that have an indexer. Empty for a token: the
+/// indexer's choice; empty: all choices are indexers'.
+using GivenPicks = std::map<int, std::vector<std::vector<int>>>;
+
 /// The hidden states of one sequence. `positions` are for the rotation only, one for each token, and may have
 /// gaps; windows count tokens. `length` is one more than the greatest position of the whole batch, which some
 /// rotations depend on.
 HiddenStates hidden_states(const ModelConfig& config, const Parameters& parameters,
                            const std::vector<int>& tokens, const std::vector<double>& positions,
-                           double length, const GivenExperts& experts = {});
+                           double length, const GivenExperts& experts = {}, const GivenPicks& picks = {});
 
 /// W_head hidden, divided and capped where the model does so, [rows, vocab_size]. Throws
 /// std::invalid_argument if the model has no such head.

@@ -60,8 +60,8 @@ Var Layers::add_own_adapter(const std::string& module, const Var& x, const Var& 
     return y;
   }
   const int use = config_.block_use(static_cast<int>(layer_of(module)));
-  const std::string pair = owned_name(module.substr(0, last) + list) + "." + std::to_string(use) + ".";
-  return add(y, linear(linear(x, parameter(pair + "0.weight")), parameter(pair + "1.weight")));
+  const std::string pair = module.substr(0, last) + list + "." + std::to_string(use) + ".";
+  return add(y, project(pair + "1", false, project(pair + "0", false, x)));
 }
 
 /// A linear layer, with its bias and its adapter where the model has them.

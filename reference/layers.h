@@ -25,6 +25,10 @@ using KeyValuesOfLayers = std::map<int, KeyValues>;
 /// them, by layer.
 using PicksOfLayers = std::map<int, std::vector<std::vector<int>>>;
 
+/// What an indexer has picked for each token, but for tokens that `given` has some for in that layer.
+std::vector<std::vector<int>> with_given(std::vector<std::vector<int>> picked, const PicksOfLayers& given,
+                                         int layer);
+
 /// The modules under their names, "model.layers.0.mlp." with its dot where more names follow. Rows are the
 /// tokens of one sequence, x [tokens, in].
 class Layers {
@@ -73,10 +77,12 @@ class Layers {
   /// indexer token t sees the topk tokens s <= t of the highest
   ///     sum over its heads h of (W_w x_t)_h max(0, q_th . k_s),
   ///     q_th = rope(W_qh norm(W_qa x_t)),   k_s = rope(layer_norm(W_k x_s))
-  /// and of equal ones the earlier. With sinks and a gate map attention has these too. It adds them to
-  /// `picks`, or takes another layer's from there. A choice has no gradient.
+  /// and of equal ones the earlier; or those that `given` has of it in this layer, where it has any. With
+  /// sinks and a gate map attention has these too. It adds them to `picks`, or takes another layer's from
+  /// there. A choice has no gradient.
   Var latent_attention(const std::string& module, int layer, const Var& x,
-                       const std::vector<double>& positions, double length, PicksOfLayers& picks) const;
+                       const std::vector<double>& positions, double length, const PicksOfLayers& given,
+                       PicksOfLayers& picks) const;
 
   /// DeepSeek V4's attention instead, "model.layers.0.self_attn.". With the queries' latents c = norm(W_qa
   /// x), where rope turns the last entries of a head in pairs of neighbours and rms is a norm without a
@@ -89,9 +95,11 @@ class Layers {
   /// twice the entries: of block b the second half of its own tokens', and the first half of those of block
   /// b - 1. Then a token sees the topk blocks of the highest sum over an indexer's heads of
   ///     (W_w x)_h max(0, q'_h . k'_b),   q' = rope(W'_qb c)
-  /// with keys k' of a compressor of its own. A choice has no gradient.
+  /// with keys k' of a compressor of its own; or those that `given` has of it in this layer, where it has
+  /// any. A choice has no gradient.
   Var compressed_attention(const std::string& module, int layer, const Var& x,
-                           const std::vector<double>& positions, double length) const;
+                           const std::vector<double>& positions, double length,
+                           const PicksOfLayers& given) const;
 
   /// The gated delta rule instead, "model.layers.0.linear_attn.": with L2-normed q and k,
   ///     [q, k, v] = silu(conv(W_qkv x)),   g = -e^A_log softplus(W_a x + dt_bias),   beta = sigmoid(W_b x)

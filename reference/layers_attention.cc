@@ -6,6 +6,7 @@
 #include "reference/layers.h"
 #include "reference/mixture.h"
 #include "reference/ops/ops.h"
+#include "reference/require.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {
@@ -96,8 +97,20 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   return config_.attention_multiplier == 1.0 ? y : scale(y, config_.attention_multiplier);
 }
 
+std::vector<std::vector<int>> with_given(std::vector<std::vector<int>> picked, const PicksOfLayers& given,
+                                         int layer) {
+  const auto of_layer = given.find(layer);
+  if (of_layer == given.end()) return picked;
+  require(of_layer->second.size() == picked.size(), "with_given",
+          "expected picks of each of " + std::to_string(picked.size()) + " tokens");
+  for (std::size_t t = 0; t < picked.size(); ++t) {
+    if (!of_layer->second[t].empty()) picked[t] = of_layer->second[t];
+  }
+  return picked;
+}
+
 Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
-                             const std::vector<double>& positions, double length,
+                             const std::vector<double>& positions, double length, const PicksOfLayers& given,
                              PicksOfLayers& picks) const {
   const LatentAttentionSettings& latent = config_.latent;
   const int heads = config_.num_attention_heads;
@@ -135,7 +148,9 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
   options.softcap = config_.attn_logit_softcapping;
   if (config_.indexer.topk > 0) {
     const int picker = config_.picker_of(layer);
-    if (picker == layer) picks[layer] = picked(module + "indexer.", layer, x, of_queries, positions, length);
+    if (picker == layer)
+      picks[layer] =
+          with_given(picked(module + "indexer.", layer, x, of_queries, positions, length), given, layer);
     options.seen = picks.at(picker);
   }
   const Var q_all = join_groups({q[0], turned(q[1])}, heads);

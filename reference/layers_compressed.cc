@@ -86,7 +86,8 @@ std::vector<std::vector<int>> Layers::picked_blocks(const std::string& module, i
 }
 
 Var Layers::compressed_attention(const std::string& module, int layer, const Var& x,
-                                 const std::vector<double>& positions, double length) const {
+                                 const std::vector<double>& positions, double length,
+                                 const PicksOfLayers& given) const {
   const CompressedSettings& settings = config_.compressed;
   const int size = config_.head_dim, heads = config_.num_attention_heads, tokens = static_cast<int>(x.rows());
   const int rate = settings.rates[static_cast<std::size_t>(layer)];
@@ -102,7 +103,8 @@ Var Layers::compressed_attention(const std::string& module, int layer, const Var
     keys = concat_rows({keys, block_keys(module + "compressor.", layer, size, x, positions, turn)});
     for (int t = 0; t < tokens; ++t) blocks[static_cast<std::size_t>(t)] = numbers(0, (t + 1) / rate);
     if (settings.overlaps[static_cast<std::size_t>(layer)])
-      blocks = picked_blocks(module + "compressor.indexer.", layer, x, latents, positions, turn);
+      blocks = with_given(picked_blocks(module + "compressor.indexer.", layer, x, latents, positions, turn),
+                          given, layer);
   }
   AttentionOptions options;
   options.query_heads = heads;

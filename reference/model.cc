@@ -83,8 +83,8 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
       ++count;
     }
     if (sequence.tokens.empty() || (rows.empty() && !asks_routers)) continue;
-    const HiddenStates hidden =
-        hidden_states(config, parameters, sequence.tokens, sequence.positions, length, sequence.experts);
+    const HiddenStates hidden = hidden_states(config, parameters, sequence.tokens, sequence.positions, length,
+                                              sequence.experts, sequence.picks);
     parts.push_back(gather_rows(hidden.states, rows));
     if (!asks_routers || (!router.left_out.empty() && router.left_out[i])) continue;
     scored.router_probabilities.insert(scored.router_probabilities.end(), hidden.router_probabilities.begin(),
@@ -119,9 +119,9 @@ Var embeddings(Tape& tape, const ModelConfig& config, const Parameters& paramete
   std::vector<Var> parts = {tape.leaf(Matrix(0, config.hidden_size))};
   for (const Sequence& sequence : sequences) {
     if (sequence.tokens.empty()) continue;
-    const Var states =
-        hidden_states(config, parameters, sequence.tokens, sequence.positions, length, sequence.experts)
-            .states;
+    const Var states = hidden_states(config, parameters, sequence.tokens, sequence.positions, length,
+                                     sequence.experts, sequence.picks)
+                           .states;
     const auto tokens = static_cast<int>(states.rows());
     parts.push_back(pooling == Pooling::kLast
                         ? gather_rows(states, {tokens - 1})

@@ -26,6 +26,7 @@ struct Sequence {
   /// depend on.
   std::vector<double> padding = {};
   GivenExperts experts = {};  // in place of those that routers would choose
+  GivenPicks picks = {};      // in place of those that indexers would pick
 };
 
 /// A loss as a function of the log-probabilities [m, 1] of the m scored tokens, in order, m > 0.

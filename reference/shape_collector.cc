@@ -7,31 +7,37 @@ void Collector::shared_block(int layer) {
   const std::string prefix = layer_prefix(layer);
   const Index hidden = config_.hidden_size, width = config_.intermediate_size;
   linear(prefix + "linear", hidden, hidden);
-  if (config_.block_owner(layer) != layer) return;
+  // Adapters are each layer's own.
+  const int owner = config_.block_owner(layer);
+  const auto map = [&](const std::string& module, Index out, Index in) {
+    if (owner == layer) return linear(module, out, in);
+    adapter(module, out, in);
+  };
   const std::string block = prefix + "shared_transformer.", attention = block + "self_attn.",
                     mlp = block + "feed_forward.";
   const Index queries = Index{config_.num_attention_heads} * config_.head_dim;
   const Index keys = Index{config_.num_key_value_heads} * config_.head_dim;
   const auto adapters = [&](const std::string& list, Index out, Index in) {
-    for (int user = layer; user < config_.num_hidden_layers; ++user) {
-      if (!config_.runs_block(user) || config_.block_owner(user) != layer) continue;
+    for (int user = owner; user < config_.num_hidden_layers; ++user) {
+      if (!config_.runs_block(user) || config_.block_owner(user) != owner) continue;
       const std::string pair = list + "." + std::to_string(config_.block_use(user)) + ".";
-      shapes_[pair + "0.weight"] = {config_.shared_blocks.adapter_rank, in};
-      shapes_[pair + "1.weight"] = {out, config_.shared_blocks.adapter_rank};
+      map(pair + "0", config_.shared_blocks.adapter_rank, in);
+      map(pair + "1", out, config_.shared_blocks.adapter_rank);
     }
   };
-  linear(attention + "q_proj", queries, 2 * hidden);
-  linear(attention + "k_proj", keys, 2 * hidden);
-  linear(attention + "v_proj", keys, 2 * hidden);
-  linear(attention + "o_proj", hidden, queries);
+  map(attention + "q_proj", queries, 2 * hidden);
+  map(attention + "k_proj", keys, 2 * hidden);
+  map(attention + "v_proj", keys, 2 * hidden);
+  map(attention + "o_proj", hidden, queries);
   if (config_.shared_blocks.attention_adapters) {
     adapters(attention + "linear_q_adapter_list", queries, 2 * hidden);
     adapters(attention + "linear_k_adapter_list", keys, 2 * hidden);
     adapters(attention + "linear_v_adapter_list", keys, 2 * hidden);
   }
-  linear(mlp + "gate_up_proj", 2 * width, hidden);
-  linear(mlp + "down_proj", hidden, width);
+  map(mlp + "gate_up_proj", 2 * width, hidden);
+  map(mlp + "down_proj", hidden, width);
   adapters(mlp + "gate_up_proj_adapter_list", 2 * width, hidden);
+  if (owner != layer) return;
   row(block + "input_layernorm", 2 * hidden);
   row(block + "pre_ff_layernorm", hidden);
 }

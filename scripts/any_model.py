@@ -46,6 +46,7 @@ OF_FAMILIES = {
     "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}, "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
     "cohere_compass_text": {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "deepseek_v4": {"num_key_value_heads": 1, "o_groups": 2, "o_lora_rank": 8},
     "dots3_note_text": {"num_key_value_heads": 4},
     "longcat_flash": {"num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2},
     "mamba2": {"num_heads": 4, "head_dim": 16},
@@ -145,6 +146,9 @@ def small_model(kind, config):
     with torch.no_grad():
         for each in model.parameters():
             each.add_(torch.randn(each.shape, generator=generator, dtype=torch.float64) * 0.15)
+        for name, table in model.named_buffers():
+            if name.endswith(".tid2eid"):  # a token's experts, all different, which zeros are not
+                table.copy_(torch.rand(len(table), config.n_routed_experts, generator=generator).argsort(dim=1)[:, : table.shape[1]])
     return model
 
 

@@ -120,6 +120,7 @@ TOPICS = {
     "teacher": of_module("teacher"),
     "adapters": of_module("adapters"),
     "replay": of_module("replay"),
+    "picks": of_module("picks"),
 }
 
 

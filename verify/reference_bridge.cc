@@ -9,7 +9,7 @@
 #include "streambp/model/config/family.h"
 #include "streambp/model/lora/peft_name.h"
 #include "streambp/model/scored.h"
-#include "verify/reference_experts.h"
+#include "verify/reference_given.h"
 
 namespace streambp::verify {
 namespace {
@@ -121,9 +121,14 @@ std::vector<reference::Sequence> reference_sequences(const Batch& batch, const C
       }
     }
     sequence.padding = {static_cast<double>(rope_length(batch)) - 1.0};
-    if (batch.router_indices.defined())
-      sequence.experts = given_experts(
-          batch.router_indices.slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end)), config);
+    const auto own = [&](const at::Tensor& of_tokens) {
+      return of_tokens.slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(end));
+    };
+    if (batch.router_indices.defined()) sequence.experts = given_experts(own(batch.router_indices), config);
+    if (batch.indexer_indices.defined() && end > begin)
+      sequence.picks =
+          given_picks(own(batch.indexer_indices),
+                      batch.padded_indices[bounds[i]].item<int64_t>() % batch.padded_columns, config);
     sequences.push_back(std::move(sequence));
   }
   return sequences;

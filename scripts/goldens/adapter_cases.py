@@ -286,6 +286,13 @@ ADAPTERS = {
     "zamba2-lora-linear": Adapter(
         "zamba2", "b2_left", {"target_modules": ["linear", "in_proj"], "modules_to_save": ["mamba.norm"]}, seed=269
     ),
+    # Maps of blocks that layers share: each layer has adapters of its own for them, over the same weights.
+    "zamba2-lora-blocks": Adapter(
+        "zamba2", "b2_right", {"target_modules": ["q_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"], "use_rslora": True}, seed=276
+    ),
+    # The model's own adapters have adapters too, those of other layers among them, which no gradient reaches.
+    "zamba2-lora-all_linear": Adapter("zamba2", "b2_left", {"target_modules": "all-linear"}, seed=281),
+    "zamba2-plain-lora-all_linear": Adapter("zamba2-plain", "b2_left", {"target_modules": "all-linear"}, seed=277),
     # Every linear map outside indexers but o_a_proj, whose groups PEFT's adapter does not fit, and down_proj.
     "deepseek-v4-lora-linear": Adapter(
         "deepseek-v4",

@@ -53,7 +53,8 @@ def check_weights(model, tensors, weights):
     loaded = parameters_of(model)
     gradients = gradients_of(tensors)
     fixed = fixed_tensors(model)
-    weights = as_in_file(weights, model.config.model_type)  # Step 3.7's text model alone is saved as transformers holds it
+    if weights.keys() != loaded.keys() | fixed.keys():  # Step 3.7's text model alone is saved as transformers holds it
+        weights = as_in_file(weights, model.config.model_type)
     if not (loaded.keys() == gradients.keys() and loaded.keys() | fixed.keys() == weights.keys()):
         raise CheckError("weights, gradients and weight file differ in names")
     for name, buffer in fixed.items():

@@ -15,7 +15,7 @@ AdapterReference parse_adapter_reference(const std::string& word) {
 }
 
 at::Tensor adapter_reference(Model& model, const Batch& batch, double temperature, AdapterReference said) {
-  const Batch own = without_router_indices(batch);
+  const Batch own = without_given_indices(batch);
   const auto evaluated = [&] { return evaluate(model, own, temperature).log_probabilities; };
   if (said == AdapterReference::kAdapter) return evaluated();
   at::Tensor of_base;

@@ -264,7 +264,7 @@ Outcome run(Model& model, const Batch& given, const Objective& whole, const Sett
   if (request.divergence != Divergence::kNone) {
     const MemoryScope teacher_scope("teacher");
     const Span span("teacher");
-    head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(without_router_indices(batch)),
+    head.teacher = {teacher, streamed_hidden_states(*teacher, teacher->prepare(without_given_indices(batch)),
                                                     auto_chunk(stream.size(), model.device()), part)};
   }
   const Pass pass{

@@ -241,7 +241,7 @@ Batch read_objective_batch(const ObjectiveKind& kind, const SafetensorsFile& fil
     for (const std::string& name : names) tensors[name] = read_tensor(file, prefix + name);
     Batch batch = read_objective_batch(kind, std::move(tensors), vocab_size, first_labels, pad_token_id,
                                        prefix, documents);
-    batch.router_indices_source = where + prefix;
+    batch.indices_source = where + prefix;
     return batch;
   } catch (const InputError& error) {
     const std::string message = error.what();

@@ -19,7 +19,8 @@ namespace streambp {
 /// - all: input_ids [B, T]; optional attention_mask, position_ids [B, T]. Without an attention_mask a row may
 ///   hold several documents (pack; or as `documents` says); cu_seq_lens_q, cu_seq_lens_k, max_length_q,
 ///   max_length_k and seq_idx may repeat what position_ids say of them. router_indices [B, T, L, k]
-///   (optional): the experts of each token (Batch::router_indices).
+///   (optional): the experts of each token (Batch::router_indices). indexer_indices [B, T, L, k] (optional):
+///   the columns that each token's attention sees (Batch::indexer_indices).
 /// - kLabels: optional labels [B, T]
 /// - kPairs: completion_mask [B, T], B even, the chosen rows first, or B = 1 and as many documents; optional
 ///   ref_chosen_logps and ref_rejected_logps [B/2]. Or as CPOTrainer and ORPOTrainer have it:

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "streambp/data/router_indices.h"
+#include "streambp/data/given_indices.h"
 #include "streambp/error.h"
 #include "streambp/model/config/rope_frequencies.h"
 #include "streambp/model/files/strict_json.h"
@@ -13,10 +13,11 @@ namespace streambp {
 namespace {
 
 // What DataCollatorWithFlattening of transformers and TRL's collators write in addition to the tokens.
-// router_indices are what an inference engine reports of the experts of a mixture (replayed routing).
-const std::vector<std::string> kOfAll = {"input_ids",     "attention_mask", "position_ids",
-                                         "cu_seq_lens_q", "cu_seq_lens_k",  "max_length_q",
-                                         "max_length_k",  "seq_idx",        kRouterIndices};
+// router_indices and indexer_indices are what an inference engine reports of the experts of a mixture
+// (replayed routing) and of the rows that sparse attention has seen.
+const std::vector<std::string> kOfAll = {"input_ids",     "attention_mask", "position_ids", "cu_seq_lens_q",
+                                         "cu_seq_lens_k", "max_length_q",   "max_length_k", "seq_idx",
+                                         kRouterIndices,  kIndexerIndices};
 
 // TRL 1.16: trainer/sft_trainer.py, dpo_trainer.py and experimental/utils.py (DPODataCollatorWithPadding,
 // CPO's and ORPO's; prompt_ is in its chosen_ and rejected_ once more), kto_trainer.py (and role, which holds
@@ -323,7 +324,11 @@ Batch PaddedTensors::packed(const at::Tensor& labels, int64_t vocab_size) const 
   const at::Tensor positions = counts_columns ? at::arange(columns()).unsqueeze(0) : position_ids_;
   Batch batch = pack(input_ids_, attention_mask_, labels, positions, vocab_size, first_labels_);
   require_documents(batch);
-  if (has(kRouterIndices)) read_router_indices(tensor(kRouterIndices), prefix_, batch);
+  const auto read_indices = [&](const char* name, at::Tensor& of_tokens) {
+    if (has(name)) of_tokens = read_given_indices(tensor(name), prefix_, name, batch);
+  };
+  read_indices(kRouterIndices, batch.router_indices);
+  read_indices(kIndexerIndices, batch.indexer_indices);
   if (const std::string option = items_option(kind_); !option.empty() && has(kNumItemsInBatch))
     batch.scalar_inputs[option] = scalar(kNumItemsInBatch);
   if (!batch.packed || kind_.layout == Layout::kLabels) return batch;

@@ -242,7 +242,8 @@ Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences
   selected.targets = pick(batch.targets);
   selected.value_mask = pick(batch.value_mask);
   selected.router_indices = pick(batch.router_indices);
-  selected.router_indices_source = batch.router_indices_source;
+  selected.indexer_indices = pick(batch.indexer_indices);
+  selected.indices_source = batch.indices_source;
   selected.padded_indices = pick(batch.padded_indices);
   selected.padded_rows = batch.padded_rows;
   selected.padded_columns = batch.padded_columns;
@@ -261,9 +262,10 @@ int64_t rope_length(const Batch& batch) {
   return std::max(own, batch.rope_length);
 }
 
-Batch without_router_indices(const Batch& batch) {
+Batch without_given_indices(const Batch& batch) {
   Batch same = batch;
   same.router_indices.reset();
+  same.indexer_indices.reset();
   return same;
 }
 

@@ -31,7 +31,13 @@ struct Batch {
   /// the L layers that have experts, or all layers of the model, whose others are not read. -1 in all k
   /// places: the router chooses. Undefined: routers choose everywhere.
   at::Tensor router_indices;
-  std::string router_indices_source;  // what messages about them begin with
+  /// What each token's attention sees where indexers pick it, as whoever sampled the token reports it:
+  /// [N, L, k] int32 columns of input_ids, or of a family whose indexers pick blocks numbers of those of the
+  /// token's sequence, for the L layers that have indexers of their own, or all layers of the model, whose
+  /// others are not read. -1 stands for none, and in all k places: the indexer picks. Undefined: indexers
+  /// pick everywhere.
+  at::Tensor indexer_indices;
+  std::string indices_source;  // what messages about both begin with
   /// What an objective needs in addition to the tokens, on the CPU: per token [N] float64, at the token whose
   /// logits it belongs to and 0 elsewhere (advantages, old_log_probabilities, ...), and per sequence [S]
   /// float64.
@@ -86,8 +92,9 @@ int64_t rope_length(const Batch& batch);
 /// The given sequences of a batch, in the given order, with all that belongs to them.
 Batch select_sequences(const Batch& batch, const std::vector<int64_t>& sequences);
 
-/// The same tokens, whose experts routers choose: for a reference or a teacher, which sampled nothing.
-Batch without_router_indices(const Batch& batch);
+/// The same tokens, whose experts routers choose and whose rows indexers pick: for a reference or a teacher,
+/// which sampled nothing.
+Batch without_given_indices(const Batch& batch);
 
 /// A batch cut into at most `parts` micro-batches of neighbouring sequences, documents of a row included;
 /// with `pairs`, sequences i and i + S/2 stay together. An objective made on each with the Counts of the

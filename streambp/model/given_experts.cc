@@ -32,7 +32,7 @@ void check_experts(const Batch& batch, const std::string& name, int64_t layer, c
 
 std::shared_ptr<RouterChoices> given_choices(const Config& config, const Batch& batch, c10::Device device) {
   if (!batch.router_indices.defined()) return nullptr;
-  const std::string name = batch.router_indices_source + "router_indices";
+  const std::string name = batch.indices_source + "router_indices";
   const MixtureSettings& mixture = config.mixture;
   std::vector<int64_t> sparse;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {

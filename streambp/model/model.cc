@@ -1,6 +1,5 @@
 #include "streambp/model/model.h"
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,10 +8,12 @@
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/model/checked_batch.h"
 #include "streambp/model/config/rope_frequencies.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/given_experts.h"
+#include "streambp/model/given_picks.h"
 #include "streambp/model/quantized/quantized_weights.h"
 #include "streambp/model/quantized/unpack.h"
 #include "streambp/ops/dry_run.h"
@@ -270,26 +271,6 @@ at::Tensor query_scales(const Config& config, const at::Tensor& positions) {
 
 }  // namespace
 
-namespace {
-
-/// Throws InputError for a sequence whose positions do not rise by 1, where blocks of rows have those of
-/// their first rows: scores and what is given are of distances alone, wherever a sequence begins.
-void require_plain_positions(const Config& config, const Batch& batch) {
-  const std::vector<int64_t>& rates = config.compressed.rates;
-  if (std::all_of(rates.begin(), rates.end(), [](int64_t rate) { return rate == 0; })) return;
-  for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
-    const int64_t begin = batch.offsets[s], length = batch.offsets[s + 1] - begin;
-    const at::Tensor positions = batch.positions.narrow(0, begin, length);
-    if (!at::equal(positions - positions[0], at::arange(length, positions.options())))
-      throw InputError(
-          "position_ids of sequence {}: {} has layers that compress blocks of rows, expected positions that "
-          "rise by 1 in each sequence",
-          s, config.family);
-  }
-}
-
-}  // namespace
-
 Stream Model::prepare(const Batch& batch) const {
   require_plain_positions(config_, batch);
   const MemoryScope scope("batch");
@@ -312,9 +293,7 @@ Stream Model::prepare(const Batch& batch) const {
   if (config_.gemma4.num_kv_shared_layers > 0)
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
   stream.choices = given_choices(config_, batch, device());
-  if (config_.has_indexers())
-    stream.picks =
-        std::make_shared<RowPicks>(config_.indexer.topk, batch.offsets, config_.rows_of_picked_block());
+  stream.picks = picks_of(config_, batch, device());
   return stream;
 }
 

@@ -12,15 +12,21 @@ SharedBlock Model::make_shared_block(const std::string& prefix, int64_t index,
   const std::string own = prefix + "shared_transformer.";
   const std::string owner = fmt::format("model.layers.{}.shared_transformer.", config_.block_owner(index));
   const auto map = [&](const std::string& name) { return add_linear(own + name, owner + name + ".weight"); };
-  const auto adapter = [&](const std::string& list) {
-    const std::string pair = fmt::format("{}{}.{}.", owner, list, config_.block_use(index));
-    return LowRankAdapter{
-        .a = &parameter(pair + "0.weight"), .b = &parameter(pair + "1.weight"), .of_model = true};
+  // The layer has modules of all adapters of its block, and runs its own.
+  const auto pair_of = [&](const std::string& list) {
+    LinearPair pair;
+    for (int64_t user = 0; user < config_.num_hidden_layers; ++user) {
+      if (!config_.runs_block(user) || config_.block_owner(user) != config_.block_owner(index)) continue;
+      const std::string name = fmt::format("{}.{}.", list, config_.block_use(user));
+      const LinearPair of_user{map(name + "0"), map(name + "1")};
+      if (user == index) pair = of_user;
+    }
+    return pair;
   };
   const auto projection = [&](const char* part) {
     Linear* const made = map(fmt::format("self_attn.{}_proj", part));
     if (config_.shared_blocks.attention_adapters)
-      made->adapter = adapter(fmt::format("self_attn.linear_{}_adapter_list", part));
+      made->pair = pair_of(fmt::format("self_attn.linear_{}_adapter_list", part));
     return made;
   };
   weights.q_proj = projection("q");
@@ -30,14 +36,17 @@ SharedBlock Model::make_shared_block(const std::string& prefix, int64_t index,
   block.input_norm = norm_of(owner + "input_layernorm");
   block.before_mlp = norm_of(owner + "pre_ff_layernorm");
   block.o_proj = map("self_attn.o_proj");
-  const LowRankAdapter of_both = adapter("feed_forward.gate_up_proj_adapter_list");
-  const auto half = [&](int64_t which) {
+  const LinearPair of_both = pair_of("feed_forward.gate_up_proj_adapter_list");
+  const auto half_of = [&](const std::string& name, int64_t which) {
     const int64_t width = config_.intermediate_size, first = which * width;
-    Linear* const made = map("feed_forward.gate_up_proj");
+    Linear* const made = map(name);
     made->weight = add_rows(*made->weight, first, width);
     made->first_row = first;
-    made->adapter = of_both;
-    made->adapter->b = add_rows(*of_both.b, first, width);
+    return made;
+  };
+  const auto half = [&](int64_t which) {
+    Linear* const made = half_of("feed_forward.gate_up_proj", which);
+    made->pair = {of_both.in, half_of(of_both.out->name.substr(own.size()), which)};
     return made;
   };
   Linear *const gate = half(0), *const up = half(1);

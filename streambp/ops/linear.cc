@@ -17,6 +17,14 @@ void add_adapter(const Linear& linear, const at::Tensor& x, at::Tensor& y, doubl
   if (adapter.bias != nullptr) y.add_(adapter.bias->value, scale);
 }
 
+/// y += out(in(x)), in place.
+void add_pair(const LinearPair& pair, const at::Tensor& x, at::Tensor& y) {
+  if (!pair.is_there()) return;
+  const at::Tensor inner = linear_forward(*pair.in, x);
+  y.addmm_(inner, pair.out->weight->value.t());
+  add_adapter(*pair.out, inner, y);
+}
+
 }  // namespace
 
 at::Tensor linear_forward(const Linear& linear, const at::Tensor& x) {
@@ -24,6 +32,7 @@ at::Tensor linear_forward(const Linear& linear, const at::Tensor& x) {
   const at::Tensor weight = linear.weight->value.t();
   at::Tensor y = linear.bias == nullptr ? at::mm(x, weight) : at::addmm(linear.bias->value, x, weight);
   add_adapter(linear, x, y);
+  add_pair(linear.pair, x, y);
   return linear.output_scale == 1.0 ? y : y.mul_(linear.output_scale);
 }
 
@@ -33,6 +42,7 @@ at::Tensor linear_add_forward(const at::Tensor& residual, const at::Tensor& x, c
   at::Tensor y = at::addmm(residual, x, map.weight->value.t(), /*beta=*/1, scale);
   if (map.bias != nullptr) y.add_(map.bias->value, scale);
   add_adapter(map, x, y, scale);
+  add_pair(map.pair, x, y);
   return y;
 }
 
@@ -42,6 +52,14 @@ void linear_accumulate(const Linear& linear, const at::Tensor& x, const at::Tens
   if (linear.bias != nullptr) accumulate_sum(*linear.bias, scale == 1.0 ? dy : dy * scale);
   if (linear.trained_rows != nullptr)
     accumulate_trained_product(*linear.trained_rows, dy, scale == 1.0 ? x : x * scale);
+  if (const LinearPair& pair = linear.pair; pair.is_there()) {
+    if (pair.out->trainable()) linear_accumulate(*pair.out, linear_forward(*pair.in, x), dy);
+    if (pair.in->trainable()) {
+      at::Tensor d_inner;
+      linear_backward_input(*pair.out, dy, d_inner);
+      linear_accumulate(*pair.in, x, d_inner);
+    }
+  }
   if (!linear.adapter || !linear.adapter->trainable()) return;
   const LowRankAdapter& adapter = *linear.adapter;
   const double of_adapter = scale * adapter.scale;
@@ -59,6 +77,11 @@ void linear_backward_input(const Linear& linear, const at::Tensor& dy, at::Tenso
   } else {
     dx = at::mm(dy, linear.weight->value);
     if (scale != 1.0) dx.mul_(scale);
+  }
+  if (linear.pair.is_there()) {
+    at::Tensor d_inner;
+    linear_backward_input(*linear.pair.out, dy, d_inner);
+    linear_backward_input(*linear.pair.in, d_inner, dx);
   }
   if (!linear.adapter || !linear.adapter->enabled) return;
   const LowRankAdapter& adapter = *linear.adapter;

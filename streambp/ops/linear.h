@@ -19,11 +19,21 @@ struct LowRankAdapter {
   double scale = 1.0;
   Parameter* bias = nullptr;  // [out], where B has one: scale * (B (A x) + bias)
   bool enabled = true;        // off: the map is the base model's
-  bool of_model = false;      // Zamba 2: the base model has it itself
 
   bool trainable() const {
     return enabled && (a->trainable() || b->trainable() || (bias != nullptr && bias->trainable()));
   }
+};
+
+struct Linear;
+
+/// Two maps, one behind the other, whose output is added to another's: low-rank adapters that the base model
+/// has itself (Zamba 2), and may have adapters of their own.
+struct LinearPair {
+  const Linear* in = nullptr;   // [r, in]
+  const Linear* out = nullptr;  // [out, r]
+
+  bool is_there() const { return in != nullptr; }
 };
 
 /// A linear map: weight [out, in] and, where there are, bias [out] and adapter; what they give is multiplied
@@ -36,10 +46,12 @@ struct Linear {
   const TrainedRows* trained_rows = nullptr;  // of the weight, where it is frozen but for them
   int64_t first_row = 0;  // of the weight, in the map of this name: above 0 for parts of a fused map
   double output_scale = 1.0;
+  LinearPair pair = {};  // only of a map whose output_scale is 1
 
   bool trainable() const {
     return weight->trainable() || (bias != nullptr && bias->trainable()) ||
-           (adapter && adapter->trainable()) || trained_rows != nullptr;
+           (adapter && adapter->trainable()) || trained_rows != nullptr ||
+           (pair.is_there() && (pair.in->trainable() || pair.out->trainable()));
   }
 };
 

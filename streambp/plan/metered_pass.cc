@@ -80,7 +80,7 @@ class FrozenAdapter {
 
 at::Tensor reference_log_probabilities(Models& models, const Batch& batch, double temperature) {
   Model& policy = *models.policy;
-  const Batch own = without_router_indices(batch);
+  const Batch own = without_given_indices(batch);
   if (models.reference) return evaluate(*models.reference, own, temperature).log_probabilities;
   if (!policy.has_adapters()) return evaluate(policy, own, temperature).log_probabilities;
   std::optional<FrozenAdapter> frozen;

@@ -12,6 +12,7 @@
 #include "streambp/data/padded_tensors.h"
 #include "streambp/distributed/data_parallel.h"
 #include "streambp/error.h"
+#include "streambp/model/checked_batch.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/objective/terms.h"
 #include "streambp/python/guest.h"
@@ -186,6 +187,7 @@ std::tuple<double, TensorDict, std::string> Engine::backward(
     PreparedPass pass;
     try {
       pass = prepare(given, objective, settings, reference);
+      if (communicator) check_batch(model_.config(), pass.batch);
     } catch (const InputError& error) {
       if (communicator) begin_together(*communicator, error.what(), {});
       throw;
@@ -255,7 +257,7 @@ at::Tensor Engine::evaluate(const TensorDict& values, const TensorDict& given, c
     const std::lock_guard lock(mutex_);
     const GuestScope guest;
     // Of a reference, which has sampled nothing.
-    const Batch batch = without_router_indices(read(given, objective, first_labels));
+    const Batch batch = without_given_indices(read(given, objective, first_labels));
     const ObjectiveKind& kind = objective_kind(objective);
     const Options complete = complete_options(kind, to_map(options), batch);
     const Loan loan(model_, values);

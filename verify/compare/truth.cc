@@ -79,7 +79,7 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
     truth.batch.sequence_inputs.erase(inputs::kReferenceSums);
     if (reference) {
       log_probabilities =
-          evaluate(*reference, without_router_indices(truth.batch), temperature).log_probabilities;
+          evaluate(*reference, without_given_indices(truth.batch), temperature).log_probabilities;
     } else {
       log_probabilities = adapter_reference(truth.model, truth.batch, temperature,
                                             parse_adapter_reference(options.reference));

@@ -55,12 +55,11 @@ std::optional<Diagnosis> find_overflow(const Tensors& gradients, const Tensors& 
 
 Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const Comparison& comparison,
                               const Tensors& gradients) {
-  if (truth.batch.router_indices.defined())
+  const bool has_experts = truth.batch.router_indices.defined();
+  if (has_experts || truth.batch.indexer_indices.defined())
     throw InputError(
-        "--diagnose: {} has router_indices, whose tokens the passes with mistakes would move; leave one of "
-        "the two "
-        "out",
-        options.tokens);
+        "--diagnose: {} has {}, whose tokens the passes with mistakes would move; leave one of the two out",
+        options.tokens, has_experts ? "router_indices" : "indexer_indices");
   std::map<std::string, std::string> settings = options.settings;
   if (options.divisor) settings["divisor"] = fmt::format("{}", *options.divisor);
   const WrongSubject subject{truth.model,

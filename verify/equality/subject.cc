@@ -87,7 +87,6 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   lora.r = 3;
   lora.lora_alpha = 5.0;
   lora.target_modules = {kAllLinear};
-  if (model.config().has_shared_blocks()) lora.target_modules = {"linear", "in_proj", "out_proj"};
   lora.may_miss_targets = true;  // where a changed config has no layer of their kind
   if (padding == Padding::kLeft) {
     lora.rank_pattern = {{"layers.0.self_attn.q_proj", 1}, {"(o|q|qkv)_proj", 4}};
@@ -107,7 +106,7 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   if (padding == Padding::kNone) {
     const Config& config = model.config();
     lora.target_modules = {"v_proj", "o_proj", config.fused_gate_up ? "gate_up_proj" : "up_proj"};
-    if (config.has_shared_blocks()) lora.target_modules = {"linear", "in_proj"};
+    if (config.has_shared_blocks()) lora.target_modules = {"v_proj", "o_proj", "gate_up_proj"};
     if (config.fused_projections) lora.target_modules = {"qkv_proj", "down_proj"};
     if (config.mixture.biased_interleaved) {
       lora.target_modules = {"v_proj", "o_proj"};
@@ -120,7 +119,9 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
   for (const auto& parameter : model.parameters()) {
     if (!is_peft_name(parameter->name) || parameter->name.ends_with(".lora_A.weight")) continue;
-    const double size = parameter->name.find(".lora_") == std::string::npos ? 0.05 : 0.3;
+    // Adapters of adapters magnify each other, and rounding errors.
+    const double of_adapters = model.config().has_shared_blocks() ? 0.1 : 0.3;
+    const double size = parameter->name.find(".lora_") == std::string::npos ? 0.05 : of_adapters;
     at::Tensor& value = parameter->value;
     value.add_(at::randn(value.sizes(), generator, at::kDouble).to(value.device()), size);
   }

@@ -8,8 +8,10 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/parameter_names.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
+#include "streambp/model/lora/lora.h"
 #include "streambp/objective/terms.h"
 #include "verify/checked_device.h"
 #include "verify/golden_cases/golden_options.h"
@@ -303,7 +305,13 @@ class Loader {
   /// With every adapter added to its weight the model is an ordinary one, and says the same. Only the last
   /// norm is trained, so that there is something to go backward for.
   void check_merged() {
-    Model model = policy([](const std::string& name) { return name == "model.norm.weight"; }).model;
+    GoldenModel adapted = policy([](const std::string& name) { return name == "model.norm.weight"; });
+    Model& model = adapted.model;
+    const std::vector<LoraTarget> targets = lora_targets(model.config(), *adapted.lora);
+    if (std::any_of(targets.begin(), targets.end(), [](const LoraTarget& target) {
+          return target.module.find(kSharedBlock) != std::string::npos;
+        }))
+      return;  // a weight that layers share would have the adapters of one of them
     model.merge_adapters();
     for (const GoldenTask& task : loaded_.tasks) {
       const Evaluation merged = evaluate(model, task.batch, *task.objective, {});

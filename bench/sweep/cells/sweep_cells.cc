@@ -9,6 +9,7 @@
 #include "streambp/error.h"
 #include "streambp/model/config/presets/preset_name.h"
 #include "streambp/model/given_experts.h"
+#include "streambp/model/given_picks.h"
 #include "streambp/model/open_model.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
@@ -197,6 +198,11 @@ void read_tokens(Bench& bench) {
   if (batch.router_indices.defined()) {
     given_choices(bench.config, batch, at::kCPU);  // throws for what the model can't have
     key.push_back(numbers(batch.router_indices.to(at::kLong)));
+  }
+  if (batch.indexer_indices.defined()) {
+    check_given_picks(bench.config, batch);
+    key.push_back(numbers(batch.indexer_indices.to(at::kLong)));
+    key.push_back({batch.indexer_indices.size(1), batch.indexer_indices.size(2)});
   }
   bench.batch_key = record_key(key);
   bench.options.batches = {static_cast<int64_t>(batch.offsets.size()) - 1};

@@ -44,10 +44,13 @@ inline bool is_always_wide(const std::string& name) {
          name.ends_with(".indexer.scorer.weights_proj.weight") || is_of_hyper_connection(name);
 }
 
+/// In names of a shared block's modules (Zamba 2).
+inline constexpr std::string_view kSharedBlock = ".shared_transformer.";
+
 /// Whether a parameter of this name is a shared block's (Zamba 2), which several layers run; adapters that
 /// LoRA adds are each layer's own.
 inline bool is_of_shared_block(std::string_view name) {
-  return name.starts_with("model.layers.") && name.find(".shared_transformer.") != std::string_view::npos;
+  return name.starts_with("model.layers.") && name.find(kSharedBlock) != std::string_view::npos;
 }
 
 /// "model.norm" of "model.norm.weight".

@@ -79,7 +79,7 @@ void run_indexer(const CompressedAttention& layer, const at::Tensor& x, const at
   for (size_t s = 0; s + 1 < rows.offsets.size(); ++s) {
     const int64_t earlier = rows.earlier(s), end = rows.offsets[s + 1];
     const int64_t many = rate * (topk + 1) - 1;  // the first row of a sequence that may see more
-    const int64_t begin = rows.offsets[s] + std::max<int64_t>(many - earlier, 0);
+    const int64_t begin = first_picking(picking, rows.offsets[s] + std::max<int64_t>(many - earlier, 0), end);
     if (begin >= end) continue;
     if (!queries.defined()) {
       queries = rope_last_pairs(
@@ -93,8 +93,8 @@ void run_indexer(const CompressedAttention& layer, const at::Tensor& x, const at
     const at::Tensor pooled = pooled_blocks_forward(of_sequence, pooling).unsqueeze(1);
     const at::Tensor keys = rope_last_pairs(rms_norm(pooled, indexer.compressor.norm),
                                             ropes_of_blocks(ropes.stream, rows.begin_of(s), blocks, rate));
-    picks.room(picking.layer, picking.begin + begin, end - begin, x.device())
-        .copy_(pick_rows(queries.narrow(0, begin, end - begin), weights.narrow(0, begin, end - begin),
+    picks.keep(picking.layer, picking.begin + begin,
+               pick_rows(queries.narrow(0, begin, end - begin), weights.narrow(0, begin, end - begin),
                          keys.squeeze(1), topk, earlier + begin - rows.offsets[s], rate));
   }
   picks.finish(picking.layer, picking.begin + n);
@@ -111,11 +111,10 @@ at::Tensor picks_of(const CompressedAttention& layer, const at::Tensor& x, const
     const MemoryScope scope("indexer");
     run_indexer(layer, x.detach(), latents.detach(), ropes, rows, picking);
   }
-  for (size_t s = 0; s + 1 < rows.offsets.size(); ++s) {
-    if (layer.compressor.pooling.blocks(rows.length(s)) > layer.indexing.topk)
-      return picking.picks->find(picking.layer, picking.begin, n);
-  }
-  return {};
+  bool are_read = picking.picks->are_given();
+  for (size_t s = 0; s + 1 < rows.offsets.size(); ++s)
+    are_read = are_read || layer.compressor.pooling.blocks(rows.length(s)) > layer.indexing.topk;
+  return are_read ? picking.picks->find(picking.layer, picking.begin, n) : at::Tensor();
 }
 
 /// What the first projection gives of each group of heads of y [n, H, E], side by side.
@@ -168,6 +167,7 @@ at::Tensor compressed_forward(const CompressedAttention& layer, const at::Tensor
     seen.rows = compressed_blocks(layer.compressor, own.raw, prefix, rows, ropes.stream, ops);
     seen.rate = layer.compressor.pooling.rate;
     seen.picks = picks_of(layer, x, latents, ropes, rows, picking);
+    seen.picks_of_all_rows = seen.picks.defined() && picking.picks->are_given();
   }
   const at::Tensor heads =
       linear(latents, {layer.q_b_proj}).front().view({x.size(0), layer.heads, layer.head_dim});

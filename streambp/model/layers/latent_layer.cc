@@ -73,7 +73,8 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
   at::Tensor queries, weights;  // of the rows, where any of them picks
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t end = offsets[s + 1], first = s == 0 ? prefix : 0;
-    const int64_t begin = offsets[s] + std::max<int64_t>(topk - first, 0);  // the first row that sees more
+    const int64_t more = offsets[s] + std::max<int64_t>(topk - first, 0);  // the first row that sees more
+    const int64_t begin = first_picking(picking, more, end);
     if (begin >= end) continue;
     if (!queries.defined()) {
       queries =
@@ -82,8 +83,8 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
                     .mul_(1.0 / std::sqrt(static_cast<double>(size) * static_cast<double>(settings.heads)));
     }
     const int64_t key = s == 0 ? 0 : prefix + offsets[s], rows = end - begin;
-    picks.room(picking.layer, picking.begin + begin, rows, x.device())
-        .copy_(pick_rows(queries.narrow(0, begin, rows), weights.narrow(0, begin, rows),
+    picks.keep(picking.layer, picking.begin + begin,
+               pick_rows(queries.narrow(0, begin, rows), weights.narrow(0, begin, rows),
                          keys.narrow(0, key, first + end - offsets[s]), topk, first + begin - offsets[s]));
   }
   picks.finish(picking.layer, picking.begin + n);
@@ -105,12 +106,15 @@ PickedRows picked_rows(const LatentAttention& layer, const at::Tensor& x, const 
     const MemoryScope scope("indexer");
     run_indexer(layer, x.detach(), latents.detach(), table, offsets, picking);
   }
+  bool are_read = picking.picks->are_given();
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t earlier = s == 0 ? picking.begin - picking.sequence_begin : 0;
-    if (earlier + offsets[s + 1] - offsets[s] > layer.indexing.topk)
-      return {picking.picks->find(picking.layer, picking.begin, n)};
+    are_read = are_read || earlier + offsets[s + 1] - offsets[s] > layer.indexing.topk;
   }
-  return {};
+  if (!are_read) return {};
+  PickedRows picked{picking.picks->find(picking.layer, picking.begin, n)};
+  picked.of_all_rows = picking.picks->are_given();
+  return picked;
 }
 
 }  // namespace

@@ -17,6 +17,13 @@ struct PickingRows {
   int64_t sequence_begin = 0;
 };
 
+/// The first of rows [begin, end), counted from the first of `picking`, for which the indexer picks; or one
+/// that is not before `end`.
+inline int64_t first_picking(const PickingRows& picking, int64_t begin, int64_t end) {
+  if (begin >= end) return end;
+  return picking.picks->first_open(picking.layer, picking.begin + begin, picking.begin + end) - picking.begin;
+}
+
 /// x [n, in] through an indexer's map, without autograd, whose weight may be wider than x: [n, out] as wide.
 inline at::Tensor wide_product(const Linear& map, const at::Tensor& x) {
   const at::ScalarType wide = map.weight->value.scalar_type();

@@ -11,7 +11,7 @@ namespace streambp {
 
 void Model::enable_adapters(bool enabled) {
   for (const auto& map : maps_) {
-    if (map->adapter && !map->adapter->of_model) map->adapter->enabled = enabled;
+    if (map->adapter) map->adapter->enabled = enabled;
   }
   if (embedding_adapter_) embedding_adapter_->enabled = enabled;
   for (const auto& rows : trained_rows_) {
@@ -42,6 +42,13 @@ void Model::merge_adapters() {
   if (provider_ != nullptr && !provider_->keeps_changes())
     throw InputError(
         "LoRA: adapters can't be merged into quantised weights, expected a base of whole numbers");
+  for (const auto& map : maps_) {
+    if (map->adapter && map->name.find(kSharedBlock) != std::string::npos)
+      throw InputError(
+          "LoRA: adapters can't be merged into {}, whose weight other layers have without this layer's "
+          "adapter",
+          map->name);
+  }
   const AllLayerWeights weights(*this);
   enable_adapters(true);
   for (const auto& rows : trained_rows_) rows->write();
@@ -54,7 +61,7 @@ void Model::merge_adapters() {
   }
   for (const auto& map : maps_) {
     map->trained_rows = nullptr;
-    if (!map->adapter || map->adapter->of_model) continue;
+    if (!map->adapter) continue;
     const LowRankAdapter& adapter = *map->adapter;
     map->weight->value.addmm_(adapter.b->value, adapter.a->value, /*beta=*/1, adapter.scale);
     if (adapter.bias != nullptr) {

@@ -42,19 +42,33 @@ bool is_map(const ParameterShape& parameter) {
          role == ParameterRole::kHead || (role == ParameterRole::kIndexer && parameter.shape.size() == 2);
 }
 
+/// The names that modules have for a parameter: of a block that several layers share each of these has
+/// modules of its own, over the same weights.
+std::vector<std::string> names_of(const Config& config, const ParameterShape& parameter) {
+  if (!is_of_shared_block(parameter.name)) return {parameter.name};
+  std::vector<std::string> names;
+  const size_t at = parameter.name.find(kSharedBlock);
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.runs_block(layer)) continue;
+    const std::string owner = fmt::format("model.layers.{}.", config.block_owner(layer));
+    if (parameter.name.starts_with(owner))
+      names.push_back(fmt::format("model.layers.{}{}", layer, parameter.name.substr(at)));
+  }
+  return names;
+}
+
 std::vector<Adaptable> adaptable_modules(const Config& config) {
   std::vector<Adaptable> modules;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
-    // Each layer has modules of its own there, over the same weights.
-    if (is_of_shared_block(parameter.name)) continue;
     if (!is_map(parameter) || (parameter.of_expert && hides_experts(config))) continue;
-    modules.push_back({module_of(parameter.name), parameter.shape[0], parameter.shape[1],
-                       parameter.role == ParameterRole::kEmbedding,
-                       parameter.name.ends_with(".mlp.router.weight") ||
-                           parameter.name.ends_with(".router.layer.weight") ||
-                           parameter.name.ends_with(".o_a_proj.weight") ||
-                           ((config.mixture.sigmoid_scores || config.mixture.corrected) &&
-                            parameter.name.ends_with(".gate.weight"))});
+    const bool is_parameter = parameter.name.ends_with(".mlp.router.weight") ||
+                              parameter.name.ends_with(".router.layer.weight") ||
+                              parameter.name.ends_with(".o_a_proj.weight") ||
+                              ((config.mixture.sigmoid_scores || config.mixture.corrected) &&
+                               parameter.name.ends_with(".gate.weight"));
+    for (const std::string& name : names_of(config, parameter))
+      modules.push_back({module_of(name), parameter.shape[0], parameter.shape[1],
+                         parameter.role == ParameterRole::kEmbedding, is_parameter});
   }
   if (config.tie_word_embeddings && !config.value_model)
     modules.push_back({kHeadModule, config.vocab_size, config.hidden_size});
@@ -68,9 +82,9 @@ std::vector<Adaptable> adaptable_modules(const Config& config) {
 std::set<std::string> all_modules(const Config& config) {
   std::set<std::string> modules;
   for (const ParameterShape& parameter : parameter_shapes(config)) {
-    for (size_t dot = parameter.name.rfind('.'); dot != std::string::npos && dot > 0;
-         dot = parameter.name.rfind('.', dot - 1)) {
-      modules.insert(parameter.name.substr(0, dot));
+    for (const std::string& name : names_of(config, parameter)) {
+      for (size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0; dot = name.rfind('.', dot - 1))
+        modules.insert(name.substr(0, dot));
     }
   }
   if (!config.value_model) modules.insert(kHeadModule);
@@ -104,7 +118,9 @@ std::vector<std::string> gemma4_names(const Config& config) {
 
 /// Linear maps that kAllLinear stands for outside a mixture: the head, and a critic's, excluded.
 std::vector<std::string> all_linear_names(const Config& config) {
-  if (config.has_shared_blocks()) return {"linear", "in_proj", "out_proj"};
+  if (config.has_shared_blocks())
+    return {"linear", "in_proj", "out_proj",     "q_proj",   "k_proj",
+            "v_proj", "o_proj",  "gate_up_proj", "down_proj"};
   if (config.mixture.biased_interleaved) return {"q_proj", "k_proj", "v_proj", "o_proj"};
   if (config.fused_projections) return {"qkv_proj", "o_proj", "gate_up_proj", "down_proj"};
   const FamilyModules& modules = modules_of(config);
@@ -141,13 +157,9 @@ std::vector<std::string> all_linear_names(const Config& config) {
 /// gate_up_proj gets the ranks and alphas of both (PEFT 0.21.2, _convert_peft_config_moe).
 LoraConfig without_all_linear(const Config& config, LoraConfig lora) {
   if (lora.target_modules != std::vector<std::string>{kAllLinear}) return lora;
-  if (config.has_shared_blocks())
-    throw InputError(
-        "LoRA target '{}': it stands for maps of blocks that several layers of a {} model share, which can't "
-        "be adapted "
-        "here; expected some of {}",
-        kAllLinear, config.family, fmt::join(all_linear_names(config), ", "));
   lora.target_modules = all_linear_names(config);
+  // The maps of the model's own adapters, of all that a block has in each layer that runs it.
+  if (config.has_shared_blocks()) lora.target_modules.insert(lora.target_modules.end(), {"0", "1"});
   // Where every layer has experts that are no modules, there may be no MLP.
   const std::vector<Adaptable> modules = adaptable_modules(config);
   std::erase_if(lora.target_modules, [&](const std::string& name) {
@@ -252,12 +264,6 @@ class Targets {
                          [&](const Adaptable& m) { return !m.is_parameter && m.name == name; });
     };
     for (const std::string& module : all) {
-      if (config_.has_shared_blocks() && is_of_shared_block(module + ".") && is_target(module))
-        throw InputError(
-            "LoRA targets fit {}, of a block that several layers of a {} model share, which can't be adapted "
-            "here; "
-            "expected some of {}",
-            module, config_.family, fmt::join(all_linear_names(config_), ", "));
       if (target_ && is_target(module) && !can_adapt(module))
         throw InputError("LoRA target_modules '{}': fits {}, which is no linear map", lora_.target_pattern,
                          module);

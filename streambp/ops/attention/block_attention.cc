@@ -97,7 +97,8 @@ struct BlockCall {
   }
 
   void hide_unpicked(const BlockTile& tile, at::Tensor& hidden_blocks) const {
-    const int64_t most = seen.rate * (seen.picks.size(1) + 1) - 1;  // the first row that may see more
+    const int64_t count = seen.picks_of_all_rows ? 0 : seen.picks.size(1);
+    const int64_t most = seen.rate * (count + 1) - 1;  // the first row that may see more
     const int64_t dense = std::clamp<int64_t>(most - tile.position, 0, tile.rows), rest = tile.rows - dense;
     if (rest == 0) return;
     const at::Tensor picks = seen.picks.narrow(0, tile.row + dense, rest).to(at::kLong);

@@ -16,6 +16,7 @@ struct SeenBlocks {
   at::Tensor rows;   // undefined: there are none
   int64_t rate = 0;  // rows in a block; a row sees blocks that end with it or before it
   at::Tensor picks;  // [n, topk] int32: which of them it sees where it may see more than topk; undefined: all
+  bool picks_of_all_rows = false;  // whether they are to be read of every row that may see any
 };
 
 /// softmax(scores) k for q [n, H, E] over keys and values k, of `own` [n, 1, E], behind `prefix.keys` the

@@ -42,9 +42,10 @@ std::vector<Tile> tiles_of(const at::Tensor& q, const at::Tensor& k, const std::
 }
 
 /// Which keys the tile's rows do not see, [rows, keys].
-at::Tensor hidden_keys(const Tile& tile, const at::Tensor& picks) {
+at::Tensor hidden_keys(const Tile& tile, const PickedRows& picked) {
+  const at::Tensor& picks = picked.picks;
   const auto options = picks.options();
-  const int64_t topk = picks.size(1);
+  const int64_t topk = picked.of_all_rows ? 0 : picks.size(1);
   const int64_t dense = std::clamp<int64_t>(topk - tile.position, 0, tile.rows);
   at::Tensor hidden = at::ones({tile.rows, tile.keys()}, options.dtype(at::kBool));
   if (dense > 0) {
@@ -77,7 +78,7 @@ AttentionBlock picked_attention(const at::Tensor& q, const at::Tensor& k, const 
   const MemoryScope scope("attention tile");
   for (const Tile& tile : tiles_of(q, k, offsets, picked.tile_bytes)) {
     at::Tensor p = scores_of(by_heads(q, tile.row, tile.rows), by_heads(k, tile.key, tile.keys()),
-                             hidden_keys(tile, picked.picks), scale);
+                             hidden_keys(tile, picked), scale);
     const at::Tensor highest = p.amax(-1, /*keepdim=*/true);
     const at::Tensor sums = p.sub_(highest).exp_().sum(-1, /*keepdim=*/true);
     const at::Tensor y = at::bmm(p, by_heads(v, tile.key, tile.keys())).div_(sums);
@@ -97,7 +98,7 @@ AttentionBlockGradients picked_attention_backward(const at::Tensor& dy, const at
   for (const Tile& tile : tiles_of(q, k, offsets, picked.tile_bytes)) {
     const at::Tensor queries = by_heads(q, tile.row, tile.rows), keys = by_heads(k, tile.key, tile.keys());
     const at::Tensor d_output = by_heads(dy, tile.row, tile.rows);
-    const at::Tensor p = scores_of(queries, keys, hidden_keys(tile, picked.picks), scale)
+    const at::Tensor p = scores_of(queries, keys, hidden_keys(tile, picked), scale)
                              .sub_(log_sum_exp.narrow(0, tile.row, tile.rows).t().unsqueeze(-1))
                              .exp_();
     const auto add = [&](const at::Tensor& to, const at::Tensor& of_tile) {

@@ -1,5 +1,7 @@
 #include "streambp/ops/rows/row_picks.h"
 
+#include <algorithm>
+
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
 #include "streambp/ops/dry_run.h"
@@ -12,6 +14,17 @@ RowPicks::RowPicks(int64_t topk, const std::vector<int64_t>& offsets, int64_t ra
     needed_ = needed_ || (offsets[i + 1] - offsets[i]) / rate > topk;
 }
 
+void RowPicks::give(int64_t layer, const at::Tensor& picks, const at::Tensor& open) {
+  OfLayer& of_layer = layers_[layer];
+  given_ = true;
+  of_layer.picks = picks;
+  if (open.any().item<bool>()) {
+    of_layer.open = open.contiguous();
+  } else {
+    of_layer.end = tokens_;
+  }
+}
+
 bool RowPicks::are_known(int64_t layer, int64_t end) const {
   const auto found = layers_.find(layer);
   return found != layers_.end() && end <= found->second.end;
@@ -21,13 +34,28 @@ at::Tensor RowPicks::find(int64_t layer, int64_t begin, int64_t n) const {
   return layers_.at(layer).picks.narrow(0, begin, n);
 }
 
-at::Tensor RowPicks::room(int64_t layer, int64_t begin, int64_t n, c10::Device device) {
-  at::Tensor& picks = layers_[layer].picks;
-  if (!picks.defined()) {
+int64_t RowPicks::first_open(int64_t layer, int64_t begin, int64_t end) const {
+  if (!given_) return begin;
+  const at::Tensor& open = layers_.at(layer).open;
+  if (!open.defined()) return end;
+  const bool* const rows = open.const_data_ptr<bool>();
+  return std::find(rows + begin, rows + end, true) - rows;
+}
+
+void RowPicks::keep(int64_t layer, int64_t begin, const at::Tensor& picks) {
+  OfLayer& of_layer = layers_[layer];
+  if (!of_layer.picks.defined()) {
     const MemoryScope scope("picked rows");
-    picks = at::empty({tokens_, topk_}, at::TensorOptions().device(device).dtype(at::kInt));
+    of_layer.picks = at::empty({tokens_, topk_}, picks.options());
   }
-  return picks.narrow(0, begin, n);
+  const int64_t n = picks.size(0);
+  const at::Tensor room = of_layer.picks.narrow(0, begin, n);
+  if (!given_) {
+    room.copy_(picks);
+    return;
+  }
+  const at::Tensor open = of_layer.open.narrow(0, begin, n).unsqueeze(1).to(picks.device());
+  room.copy_(at::where(open, picks, room));
 }
 
 at::Tensor RowPicks::add_keys(int64_t layer, int64_t first, int64_t begin, const at::Tensor& keys) {

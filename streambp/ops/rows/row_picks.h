@@ -1,5 +1,5 @@
 // The earlier rows that indexers have picked for each row of a stream, for layers that run more than once or
-// see another layer's picks.
+// see another layer's picks; or those that are given in their place.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,31 @@ class RowPicks {
 
   int64_t topk() const { return topk_; }
 
-  /// Whether any sequence is longer than what a row may see: else nothing is ever picked.
-  bool are_needed() const { return needed_; }
+  /// Has `picks` [N, k] int32 of all rows of `layer` stand for those that its indexer would pick, but for
+  /// rows where `open` [N] bool, on the CPU, for which it picks after all; where there are any, k is topk. To
+  /// be done before any layer runs, of all that have an indexer.
+  void give(int64_t layer, const at::Tensor& picks, const at::Tensor& open);
 
-  /// Whether the layer's rows before `end` have run.
+  /// Whether picks were given: they are then to be read of every row.
+  bool are_given() const { return given_; }
+
+  /// Whether any sequence is longer than what a row may see, or picks were given: else nothing is ever
+  /// picked.
+  bool are_needed() const { return needed_ || given_; }
+
+  /// Whether the layer's rows before `end` have run, or all of their picks were given.
   bool are_known(int64_t layer, int64_t end) const;
 
   /// The picks [n, topk] int32 of rows [begin, begin + n), which have run, as numbers of rows in their own
-  /// sequences; of rows that see no more than topk rows anything.
+  /// sequences; of rows that see no more than topk rows anything, unless they were given.
   at::Tensor find(int64_t layer, int64_t begin, int64_t n) const;
 
-  /// Memory for the same of a layer, to be written.
-  at::Tensor room(int64_t layer, int64_t begin, int64_t n, c10::Device device);
+  /// The first of rows [begin, end) whose picks were not given; `end`: there is none.
+  int64_t first_open(int64_t layer, int64_t begin, int64_t end) const;
+
+  /// Takes over what the layer's indexer has picked [n, topk] for rows from `begin` on; of rows whose picks
+  /// were given nothing.
+  void keep(int64_t layer, int64_t begin, const at::Tensor& picks);
 
   /// Takes over the indexer's keys [n, E] of rows from `begin` on; returns those of [first, begin + n).
   at::Tensor add_keys(int64_t layer, int64_t first, int64_t begin, const at::Tensor& keys);
@@ -53,11 +66,13 @@ class RowPicks {
     at::Tensor picks;  // [N, topk] int32, undefined until a row picks
     at::Tensor keys;   // [N, E], until the last row has run
     int64_t end = 0;   // of the rows that have run
+    at::Tensor open;   // [N] bool on the CPU: of given picks those of the indexer; undefined: none
   };
 
   int64_t topk_;
   int64_t tokens_;
   bool needed_ = false;
+  bool given_ = false;
   bool keeps_ = true;
   std::map<int64_t, OfLayer> layers_;
 };

@@ -7,6 +7,14 @@ double elements(const at::Tensor& tensor) {
   return static_cast<double>(tensor.numel());
 }
 
+/// A row's way through the map, forward or back.
+double of_one_pass(const Linear& map) {
+  double parameters = elements(map.weight->value);
+  if (map.adapter && map.adapter->enabled)
+    parameters += elements(map.adapter->a->value) + elements(map.adapter->b->value);
+  return 2.0 * parameters;
+}
+
 }  // namespace
 
 void MapFlops::add(const Linear& map, double share) {
@@ -15,6 +23,15 @@ void MapFlops::add(const Linear& map, double share) {
   backward += share * 2.0 * weight * (map.weight->trainable() ? 2.0 : 1.0);
   if (map.trained_rows != nullptr && map.trained_rows->enabled)
     backward += share * 2.0 * elements(map.trained_rows->delta->value);
+  if (map.pair.is_there()) {
+    add(*map.pair.in, share);
+    add(*map.pair.out, share);
+    double more = 0.0;  // what the one is given, and the gradient that reaches the other, once more
+    if (map.pair.out->trainable()) more += share * of_one_pass(*map.pair.in);
+    if (map.pair.in->trainable()) more += share * of_one_pass(*map.pair.out);
+    backward += more;
+    again += more;
+  }
   if (!map.adapter || !map.adapter->enabled) return;
   const LowRankAdapter& adapter = *map.adapter;
   const double of_a = share * 2.0 * elements(adapter.a->value),

@@ -43,7 +43,7 @@ class StepInfo:
 
 
 def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
-             first_labels="refuse", process_group=None, idle_memory=True, router_indices=None, **settings):
+             first_labels="refuse", process_group=None, idle_memory=True, router_indices=None, indexer_indices=None, **settings):
     """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.
 
     As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
@@ -78,7 +78,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         micro_batches=N cuts each rank's batch into N, which takes a row (or pair) for each; gradients are summed over ranks in the last.
     idle_memory: whether activations are kept that would be computed again otherwise, as many as what is idle allows (README.md), or bytes of it
         ("2GB"): no bit of the gradients changes. False, or keep, every, offload, order or another method: what the settings say alone.
-    router_indices: [B, T, L, k], or a tensor of the batch of that name: the experts of each token, replayed instead of chosen (README.md).
+    router_indices, indexer_indices: [B, T, L, k], or tensors of the batch of that name: each token's experts and what its attention sees, as given (README.md).
     settings: method ("streambp" by default; "standard", "checkpoint", "logits-only", "tiled", "chunk-major"), keep, every, offload, order,
         head, head_chunk and micro_batches: as the flags of streambp-bench, and with their values.
 
@@ -94,7 +94,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         check_loss(weights.base, objective)
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
-        tensors = batch_tensors(_with_experts(batch, router_indices), weights.base)
+        tensors = batch_tensors(_with_given(batch, router_indices=router_indices, indexer_indices=indexer_indices), weights.base)
         options = _in_one_window(tensors, dict(options or {}), settings, group) if objective == "grpo" else options
         given, settings = sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
         settings["first_labels"] = first_labels
@@ -124,13 +124,15 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     return (loss, _info(json.loads(line), of_tokens, weights, settings, kept)) if return_info else loss
 
 
-def _with_experts(batch, router_indices):
-    """The batch with the argument router_indices among its tensors."""
-    if router_indices is None:
+def _with_given(batch, **indices):
+    """The batch with those of the arguments `indices` that are given among its tensors."""
+    given = {name: tensor for name, tensor in indices.items() if tensor is not None}
+    if not given or not isinstance(batch, Mapping):
         return batch
-    if isinstance(batch, Mapping) and batch.get("router_indices") is not None:
-        raise InputError("router_indices: given as an argument and in the batch, expected one or the other")
-    return {**batch, "router_indices": router_indices}
+    for name in given:
+        if batch.get(name) is not None:
+            raise InputError(f"{name}: given as an argument and in the batch, expected one or the other")
+    return {**batch, **given}
 
 
 def _info(run, of_tokens, weights, settings, kept):

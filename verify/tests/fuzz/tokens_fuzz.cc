@@ -225,6 +225,7 @@ std::vector<std::string> dictionary() {
           "cu_seq_lens_k",
           "max_length_k",
           "router_indices",
+          "indexer_indices",
           "num_items_in_batch",
           "role",
           " I64 ",

@@ -4,6 +4,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from .._library import InputError, checked
+from .._live_model.model import WIDE
 
 
 def outside_autocast(tensor):
@@ -57,8 +58,9 @@ class StreamedLayer(torch.autograd.Function):
 
 
 def check_dtypes(slots, hidden, parameters):
-    """Raises InputError unless the hidden states and all parameters, but for lm_head's, are of one dtype and on one device."""
+    """Raises InputError unless the hidden states and all parameters, but for lm_head's and those that are wide or integers anyway, are of one dtype and on one device."""
     for name, tensor in zip(slots.names, parameters, strict=True):
-        if tensor.dtype != slots.weights.dtype_of(name, hidden.dtype) or tensor.device != hidden.device:
+        is_other = tensor.dtype != slots.weights.dtype_of(name, hidden.dtype) and not name.endswith(WIDE)
+        if is_other or tensor.device != hidden.device:
             raise InputError(f"{name} is {tensor.dtype} on {tensor.device}, hidden states are {hidden.dtype} on {hidden.device}: expected "
                              "one dtype and device; convert the model with model.to(...)")

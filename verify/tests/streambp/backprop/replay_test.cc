@@ -128,7 +128,7 @@ TEST(Replay, OfSequencesOfABatchIsTheirOwn) {
   const Batch selected = select_sequences(batch, {2, 0});
   EXPECT_TRUE(at::equal(selected.router_indices, at::cat({batch.router_indices.slice(0, 8, 10),
                                                           batch.router_indices.slice(0, 0, 3)})));
-  EXPECT_FALSE(without_router_indices(batch).router_indices.defined());
+  EXPECT_FALSE(without_given_indices(batch).router_indices.defined());
 }
 
 /// What is wrong with `experts` [1, 4, L, k] of a file's tokens.
@@ -140,7 +140,7 @@ std::string replay_refusal(const std::string& model, const at::Tensor& experts) 
                                         {"attention_mask", at::tensor({0, 1, 1, 1}, at::kLong).unsqueeze(0)},
                                         {"router_indices", experts}},
                                        config.vocab_size);
-    batch.router_indices_source = "tokens.safetensors: ";
+    batch.indices_source = "tokens.safetensors: ";
     given_choices(config, batch, at::kCPU);
   } catch (const InputError& error) {
     return error.what();

@@ -42,21 +42,27 @@ class SharedBlocks(Case):
             with self.subTest(trained=trained):
                 self.compare(model, f"{trained} alone", inputs, lambda: sb.backward(model, inputs, chunk=7))
 
-    def test_adapters_outside_of_blocks(self):
+    def adapted(self, name, target_modules):
         with in_float64():
-            model = get_peft_model(model_in_float64("zamba2"), LoraConfig(r=2, target_modules=["linear", "in_proj"], task_type="CAUSAL_LM"))
+            model = get_peft_model(model_in_float64(name), LoraConfig(r=2, target_modules=target_modules, task_type="CAUSAL_LM"))
         generator = torch.Generator().manual_seed(3)
         with torch.no_grad():
-            for name, parameter in sorted(model.named_parameters()):
-                if "lora_" in name:
-                    parameter.normal_(0.0, 0.3, generator=generator)
-        inputs = inputs_of(model)
-        self.compare(model, "LoRA", inputs, lambda: sb.backward(model, inputs, chunk=7))
+            for parameter_name, parameter in sorted(model.named_parameters()):
+                if "lora_" in parameter_name:
+                    parameter.normal_(0.0, 0.2, generator=generator)
+        return model
 
-    def test_adapters_of_blocks_are_refused_by_name(self):
-        with in_float64():
-            model = get_peft_model(model_in_float64("zamba2"), LoraConfig(r=2, target_modules=["o_proj"], task_type="CAUSAL_LM"))
-        self.assert_refused(lambda: sb.backward(model, inputs_of(model)), "shared_transformer.self_attn.o_proj", "can't be adapted here", "linear")
+    def test_adapters(self):
+        for name, targets in (("zamba2", ["linear", "in_proj"]), ("zamba2", ["q_proj", "o_proj", "gate_up_proj", "down_proj"]),
+                              ("zamba2", ["linear_k_adapter_list.1.0", "gate_up_proj_adapter_list.2.1"]), ("zamba2", "all-linear"),
+                              ("zamba2-plain", "all-linear")):
+            model = self.adapted(name, targets)
+            inputs = inputs_of(model)
+            for chunk in (1, 7, 29):
+                with self.subTest(model=name, targets=targets, chunk=chunk):
+                    theirs = self.compare(model, f"{name}, LoRA of {targets}, chunk {chunk}", inputs, lambda: sb.backward(model, inputs, chunk=chunk))
+            blocks = {key.split(".shared_transformer.")[0] for key in theirs if ".shared_transformer." in key}
+            self.assertEqual(len(blocks) > 1, targets != ["linear", "in_proj"], targets)  # each layer's own
 
     def test_patch_takes_the_layers_own_code(self):
         limit = 1e-5  # which has norms and the recurrence in float32

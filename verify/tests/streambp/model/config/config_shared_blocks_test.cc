@@ -1,4 +1,5 @@
 // Zamba 2 in config.json: its blocks, heads and parameters, and refusals by name.
+#include <algorithm>
 #include <cmath>
 
 #include "streambp/model/lora/lora.h"
@@ -102,14 +103,20 @@ TEST(Zamba2, IsRefusedByNameWhereItCanNotBe) {
                       "num_key_value_heads", "use_shared_attention_adapter"));
 }
 
-TEST(Zamba2, AdaptersOfSharedBlocksAreRefused) {
+TEST(Zamba2, EachLayerHasAdaptersOfItsOwnForItsBlock) {
   const Config config = parse(zamba2());
   LoraConfig lora;
   lora.r = 2;
-  for (const char* target : {"all-linear", "o_proj", "gate_up_proj"}) {
-    lora.target_modules = {target};
-    EXPECT_THROW(lora_targets(config, lora), InputError) << target;
+  lora.target_modules = {"o_proj"};
+  std::vector<std::string> modules;
+  for (const LoraTarget& target : lora_targets(config, lora)) modules.push_back(target.module);
+  std::vector<std::string> expected;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.runs_block(layer))
+      expected.push_back(fmt::format("model.layers.{}.shared_transformer.self_attn.o_proj", layer));
   }
+  std::sort(modules.begin(), modules.end());
+  EXPECT_EQ(modules, expected);
   lora.target_modules = {"linear", "in_proj", "out_proj"};
   EXPECT_EQ(lora_targets(config, lora).size(), std::size_t{3 + 2 * 5});
   lora.modules_to_save = {"pre_ff_layernorm"};

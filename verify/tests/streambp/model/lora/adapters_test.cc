@@ -186,6 +186,19 @@ TEST_P(Adapters, AloneHaveGradients) {
 }
 
 /// Those of models whose loss is smooth: in a mixture a step may change the choice of experts.
+TEST(AdaptersOfSharedBlocks, AreNotMerged) {
+  Model model = Model::random(preset("zamba2-tiny"), {at::kDouble, at::kCPU, at::kDouble, {}}, 1);
+  LoraConfig lora;
+  lora.target_modules = {"o_proj"};
+  model.attach_adapters(lora, 7);
+  try {
+    model.merge_adapters();
+    FAIL() << "adapters of one layer went into a weight of several";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("shared_transformer.self_attn.o_proj"), std::string::npos);
+  }
+}
+
 class SmoothAdapters : public testing::TestWithParam<AdapterVariant> {};
 
 std::vector<AdapterVariant> smooth_variants() {

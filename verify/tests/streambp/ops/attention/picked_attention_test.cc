@@ -131,11 +131,32 @@ TEST(RowPicks, AreThoseOfTheFirstRun) {
   EXPECT_TRUE(at::equal(picks.add_keys(1, 3, 3, keys.narrow(0, 3, 4)), keys.narrow(0, 3, 4)));
   picks.finish(1, 7);
   EXPECT_TRUE(at::equal(picks.add_keys(1, 3, 7, keys.narrow(0, 7, 3)), keys.narrow(0, 3, 7)));
-  picks.room(1, 7, 3, at::kCPU).copy_(at::arange(6, at::kInt).view({3, 2}));
+  picks.keep(1, 7, at::arange(6, at::kInt).view({3, 2}));
   picks.finish(1, 10);
   EXPECT_TRUE(at::equal(picks.find(1, 8, 2), at::arange(2, 6, at::kInt).view({2, 2})));
   picks.drop(1);
   EXPECT_FALSE(picks.are_known(1, 1));
+}
+
+TEST(RowPicks, AreThoseThatAreGiven) {
+  RowPicks picks(/*topk=*/2, {0, 3, 10});
+  const at::Tensor given = at::arange(20, at::kInt).view({10, 2}), none_open = at::zeros({10}, at::kBool);
+  picks.give(1, given.clone(), none_open);
+  EXPECT_TRUE(picks.are_given() && picks.are_needed() && picks.are_known(1, 10));
+  EXPECT_EQ(picks.first_open(1, 3, 10), 10);
+  at::Tensor open = none_open.clone();
+  open[7] = true;
+  picks.give(4, given.clone(), open);
+  EXPECT_FALSE(picks.are_known(4, 1)) << "the indexer picks for row 7";
+  EXPECT_EQ(picks.first_open(4, 3, 10), 7);
+  EXPECT_EQ(picks.first_open(4, 8, 10), 10);
+  picks.keep(4, 7, at::full({3, 2}, -5, at::kInt));
+  picks.finish(4, 10);
+  EXPECT_TRUE(picks.are_known(4, 10));
+  at::Tensor expected = given.clone();
+  expected[7].fill_(-5);
+  EXPECT_TRUE(at::equal(picks.find(4, 0, 10), expected));
+  EXPECT_TRUE(at::equal(picks.find(1, 0, 10), given));
 }
 
 }  // namespace

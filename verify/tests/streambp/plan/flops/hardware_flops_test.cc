@@ -193,6 +193,10 @@ TEST(HardwareFlops, CountBlocksAsOftenAsTheyRun) {
     Model model = equality_model(name, 3);
     expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5), "sft", {},
                            name);
+    Model adapted = frozen(name);
+    adapted.attach_adapters({3, 6.0, false, {kAllLinear}}, 7);
+    expect_all_as_executed(adapted, equality_batch("three", 23, model.config().vocab_size, 5), "sft", {},
+                           std::string(name) + ", LoRA");
   }
 }
 
