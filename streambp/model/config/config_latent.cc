@@ -1,5 +1,6 @@
 // Latent attention in config.json (transformers, configuration_deepseek_v3.py).
 #include <cmath>
+#include <vector>
 
 #include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
@@ -8,14 +9,26 @@ namespace streambp {
 
 void parse_latent(const ConfigReader& settings, Config& config) {
   constexpr int64_t kMaxRank = kMaxHidden;
+  const Family& family = family_of(config);
   LatentAttentionSettings& latent = config.latent;
   latent.kv_lora_rank = settings.size("kv_lora_rank", kMaxRank, 512);
+  latent.trained_positions = family.trained_positions;
+  if (family.trained_positions) {
+    settings.only("q_lora_rank", nullptr);
+    latent.norm_eps = config.rms_norm_eps;
+    std::vector<int64_t> own;
+    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) own.push_back(layer);
+    settings.only("kv_source_layers", own);
+  }
   // null: queries are projected at once.
-  const bool has_rank =
-      settings.has("q_lora_rank") ? settings.find("q_lora_rank") != nullptr : !family_of(config).kimi;
+  const bool has_rank = settings.has("q_lora_rank") ? settings.find("q_lora_rank") != nullptr
+                                                    : !family.kimi && !family.trained_positions;
   latent.q_lora_rank = has_rank ? settings.size("q_lora_rank", kMaxRank, 1536) : 0;
-  const bool is_hunyuan = family_of(config).hyper;
-  latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim, is_hunyuan ? 192 : 128);
+  const bool is_hunyuan = family.hyper;
+  latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim,
+                                          is_hunyuan                 ? 192
+                                          : family.trained_positions ? 64
+                                                                     : 128);
   latent.qk_rope_head_dim = settings.size("qk_rope_head_dim", kMaxHeadDim, 64);
   latent.v_head_dim = settings.size("v_head_dim", kMaxHeadDim, is_hunyuan ? 256 : 128);
   if (latent.qk_rope_head_dim % 2 != 0)
@@ -23,7 +36,7 @@ void parse_latent(const ConfigReader& settings, Config& config) {
   // What transformers makes of them, and writes; it reads neither.
   const int64_t key = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
   settings.only("qk_head_dim", key);
-  const bool has_other = family_of(config).kimi || is_hunyuan;  // published, or the class's own
+  const bool has_other = family.kimi || is_hunyuan;  // published, or the class's own
   if (!has_other) settings.only("head_dim", latent.qk_rope_head_dim);
   if (config.num_key_value_heads != config.num_attention_heads)
     settings.refuse("num_key_value_heads",
