@@ -88,8 +88,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDeepseek
      {"layers.", "model.layers."},
      {"norm.weight", "model.norm.weight"}}};
 
-// What Mistral Large 4's files call modules, in the order in which names are replaced. transformers writes a
-// text model alone under some of these names, and reads all.
+// What Mistral Large 4's files call modules, in the order in which names are replaced. Of a text model alone
+// transformers writes, and reads, all but those that whole models have in their towers too.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kMistralLarge4Modules = {
     {{".attention.", ".self_attn."},
      {".wq.", ".q_proj."},
@@ -105,7 +105,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kMistral
      {".experts.", ".mlp.experts."},
      {".gate.", ".mlp.gate."},
      {".feed_forward.", ".mlp."}}};
-// Of MLPs.
+constexpr std::string_view kOfTowersToo = ".wo.";
+// Of MLPs; of a text model alone, of experts.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kMistralLarge4Mlps = {
     {{".w1.", ".gate_proj."}, {".w3.", ".up_proj."}, {".w2.", ".down_proj."}}};
 // Outside of layers.
@@ -162,15 +163,13 @@ std::string deepseek_v4_parameter(std::string name) {
   return name;
 }
 
-// Mistral Large 4's.
+// Mistral Large 4's, of a text model alone, as which it is written.
 std::string mistral_large4_stored(std::string name) {
-  if (name.find(".mlp.") != std::string::npos) {
+  if (name.find(kMlpExperts) != std::string::npos) {
     for (const auto& [stored, ours] : kMistralLarge4Mlps) name = with_replaced(std::move(name), ours, stored);
   }
-  for (const auto& [stored, ours] : kMistralLarge4Modules)
-    name = with_replaced(std::move(name), ours, stored);
-  for (const auto& [stored, ours] : kMistralLarge4Outside) {
-    if (name.starts_with(ours)) return std::string(stored) + name.substr(ours.size());
+  for (const auto& [stored, ours] : kMistralLarge4Modules) {
+    if (stored != kOfTowersToo) name = with_replaced(std::move(name), ours, stored);
   }
   return name;
 }

@@ -1,7 +1,9 @@
 // Mistral Large 4 in config.json: its latent attention and indexers, experts, the names of its files, and
 // refusals by name.
 #include <cmath>
+#include <set>
 
+#include "streambp/model/files/safetensors.h"
 #include "streambp/model/files/stored_names.h"
 #include "verify/tests/streambp/model/config_testing.h"
 
@@ -104,28 +106,51 @@ TEST(MistralLarge4, NamesInFilesAreThosePublished) {
         std::pair("output.weight", "lm_head.weight"),
         std::pair("layers.0.attention.wq.weight", "model.layers.0.self_attn.q_proj.weight"),
         std::pair("layers.0.attention.wo.weight", "model.layers.0.self_attn.o_proj.weight"),
-        std::pair("layers.2.attention.wkv_a_with_mqa.weight",
-                  "model.layers.2.self_attn.kv_a_proj_with_mqa.weight"),
-        std::pair("layers.2.attention.kv_a_norm.weight", "model.layers.2.self_attn.kv_a_layernorm.weight"),
-        std::pair("layers.2.attention.ssmax_scaling.s", "model.layers.2.self_attn.softmax_scaling.scale"),
         std::pair("layers.2.attention.indexer.ssmax_scaling.b",
                   "model.layers.2.self_attn.indexer.softmax_scaling.bias"),
-        std::pair("layers.2.attention.indexer.wq_b.weight", "model.layers.2.self_attn.indexer.wq_b.weight"),
-        std::pair("layers.0.attention_norm.weight", "model.layers.0.input_layernorm.weight"),
-        std::pair("layers.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"),
         std::pair("layers.0.feed_forward.w1.weight", "model.layers.0.mlp.gate_proj.weight"),
         std::pair("layers.1.gate.weight", "model.layers.1.mlp.gate.weight"),
         std::pair("layers.1.experts.3.w2.weight", "model.layers.1.mlp.experts.3.down_proj.weight"),
         std::pair("layers.1.shared_experts.w3.weight", "model.layers.1.mlp.shared_experts.up_proj.weight")}) {
     EXPECT_EQ(parameter_name(config, stored), ours);
-    EXPECT_EQ(stored_name(config, ours), stored);
     EXPECT_EQ(parameter_name(config, ours), ours);
   }
-  // As transformers writes a text model alone.
-  EXPECT_EQ(parameter_name(config, "model.layers.0.attention.o_proj.weight"),
-            "model.layers.0.self_attn.o_proj.weight");
-  EXPECT_EQ(parameter_name(config, "model.layers.1.shared_experts.gate_proj.weight"),
-            "model.layers.1.mlp.shared_experts.gate_proj.weight");
+}
+
+// As transformers writes a text model alone, and reads it.
+TEST(MistralLarge4, IsWrittenUnderTheNamesOfATextModelAlone) {
+  const Config config = parse(mistral_large4());
+  for (const auto& [stored, ours] :
+       {std::pair("model.embed_tokens.weight", "model.embed_tokens.weight"),
+        std::pair("model.rotary_emb.alpha", "model.rotary_emb.alpha"),
+        std::pair("lm_head.weight", "lm_head.weight"),
+        std::pair("model.layers.0.attention.wq.weight", "model.layers.0.self_attn.q_proj.weight"),
+        std::pair("model.layers.0.attention.o_proj.weight", "model.layers.0.self_attn.o_proj.weight"),
+        std::pair("model.layers.2.attention.wkv_a_with_mqa.weight",
+                  "model.layers.2.self_attn.kv_a_proj_with_mqa.weight"),
+        std::pair("model.layers.2.attention.kv_a_norm.weight",
+                  "model.layers.2.self_attn.kv_a_layernorm.weight"),
+        std::pair("model.layers.2.attention.ssmax_scaling.s",
+                  "model.layers.2.self_attn.softmax_scaling.scale"),
+        std::pair("model.layers.2.attention.indexer.wq_b.weight",
+                  "model.layers.2.self_attn.indexer.wq_b.weight"),
+        std::pair("model.layers.0.attention_norm.weight", "model.layers.0.input_layernorm.weight"),
+        std::pair("model.layers.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"),
+        std::pair("model.layers.0.feed_forward.gate_proj.weight", "model.layers.0.mlp.gate_proj.weight"),
+        std::pair("model.layers.1.gate.weight", "model.layers.1.mlp.gate.weight"),
+        std::pair("model.layers.1.experts.3.w2.weight", "model.layers.1.mlp.experts.3.down_proj.weight"),
+        std::pair("model.layers.1.shared_experts.gate_proj.weight",
+                  "model.layers.1.mlp.shared_experts.gate_proj.weight")}) {
+    EXPECT_EQ(parameter_name(config, stored), ours);
+    EXPECT_EQ(stored_name(config, ours), stored);
+  }
+  // All names that transformers has written of the golden model, and no others.
+  const SafetensorsFile file = SafetensorsFile::open(kModels / "mistral-large4" / "model.safetensors");
+  const Config golden = read_config(kModels / "mistral-large4" / "config.json");
+  std::set<std::string> written, ours;
+  for (const auto& [name, entry] : file.entries()) written.insert(name);
+  for (const ParameterShape& shape : parameter_shapes(golden)) ours.insert(stored_name(golden, shape.name));
+  EXPECT_EQ(ours, written);
 }
 
 TEST(MistralLarge4, IsRefusedByNameWhereItCanNotBe) {
