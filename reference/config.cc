@@ -52,6 +52,12 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
           "model",
           "expected latent attention without qk_norm, fused projections, a gate in its queries, rotary_dim "
           "and a scale of the queries");
+  for (int layer = 0; !latent.sources.empty() && layer < config.num_hidden_layers; ++layer) {
+    const int source = config.latent_source(layer);
+    require(source >= 0 && source <= layer && config.latent_source(source) == source &&
+                config.rotates(source) == config.rotates(layer),
+            "model", "expected latents of a layer of its own below layer " + std::to_string(layer));
+  }
   const IndexerSettings& indexer = config.indexer;
   const bool has_input = latent.q_lora_rank > 0 || indexer.reads_hidden;
   require(indexer.topk >= 0 && (indexer.topk == 0 || (indexer.heads > 0 && has_input &&

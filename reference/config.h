@@ -213,6 +213,10 @@ struct ModelConfig {
   int latent_rope(int layer) const {
     return latent.trained_positions && !rotates(layer) ? 0 : latent.qk_rope_head_dim;
   }
+  /// The layer whose latents a layer reads.
+  int latent_source(int layer) const {
+    return latent.sources.empty() ? layer : latent.sources[static_cast<std::size_t>(layer)];
+  }
   int latent_nope(int layer) const {
     return latent.qk_nope_head_dim + latent.qk_rope_head_dim - latent_rope(layer);
   }

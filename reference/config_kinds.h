@@ -22,6 +22,8 @@ struct LatentAttentionSettings {
   /// h are multiplied by scale_h ln(1 + position) + bias_h with trained numbers, and a layer that does not
   /// rotate has heads of qk_nope_head_dim + qk_rope_head_dim entries of its latents and no common key.
   bool trained_positions = false;
+  std::vector<int> sources =
+      {};  // of each layer the one whose latents and common key it reads. Empty: its own
 };
 
 /// Sparse attention (DeepSeek-V3.2): each token's attention sees those earlier tokens alone that an indexer

@@ -82,7 +82,8 @@ class Path {
       return add(recurrent(layer, x), layers_.attention(module, layer, x, positions_, length_, seen_));
     if (config_.is_linear(layer)) return recurrent(layer, x);
     if (config_.is_compressed()) return layers_.compressed_attention(module, layer, x, positions_, length_);
-    if (config_.is_latent()) return layers_.latent_attention(module, layer, x, positions_, length_, picks_);
+    if (config_.is_latent())
+      return layers_.latent_attention(module, layer, x, positions_, length_, picks_, seen_);
     return layers_.attention(module, layer, x, positions_, length_, seen_);
   }
 

@@ -78,7 +78,8 @@ class Layers {
   /// multiplied by scale_h ln(1 + position) + bias_h, and q_th is rope((W_qh layer_norm(x_t)) times the
   /// like).
   Var latent_attention(const std::string& module, int layer, const Var& x,
-                       const std::vector<double>& positions, double length, PicksOfLayers& picks) const;
+                       const std::vector<double>& positions, double length, PicksOfLayers& picks,
+                       KeyValuesOfLayers& seen) const;
 
   /// DeepSeek V4's attention instead, "model.layers.0.self_attn.". With the queries' latents c = norm(W_qa
   /// x), where rope turns the last entries of a head in pairs of neighbours and rms is a norm without a

@@ -97,8 +97,8 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
 }
 
 Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
-                             const std::vector<double>& positions, double length,
-                             PicksOfLayers& picks) const {
+                             const std::vector<double>& positions, double length, PicksOfLayers& picks,
+                             KeyValuesOfLayers& seen) const {
   const LatentAttentionSettings& latent = config_.latent;
   const int heads = config_.num_attention_heads;
   const int nope = config_.latent_nope(layer), turning = config_.latent_rope(layer);
@@ -113,18 +113,22 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
     return turning == 0 ? std::vector{y, Var()} : split_groups(y, groups, {first, turning});
   };
   const std::vector<Var> q = parts_of(queries, heads, nope);
-  const std::vector<Var> compressed =
-      parts_of(project(module + "kv_a_proj_with_mqa", config_.qkv_bias, x), 1, latent.kv_lora_rank);
-  const std::vector<Var> kv =
-      split_groups(project(module + "kv_b_proj", false, norm(module + "kv_a_layernorm", compressed[0])),
-                   heads, {nope, latent.v_head_dim});
   const RopeOptions turn = rotation(layer, length);
   const auto turned = [&](const Var& rows) {
     if (!config_.rotates(layer)) return rows;
     return latent.trained_positions ? rope(rows, parameter("model.rotary_emb.alpha"), positions, turn)
                                     : rope(rows, positions, turn);
   };
-  const Var shared_key = turning == 0 ? Var() : turned(compressed[1]);
+  // The latents, and the key that all heads share.
+  if (config_.latent_source(layer) == layer) {
+    const std::vector<Var> compressed =
+        parts_of(project(module + "kv_a_proj_with_mqa", config_.qkv_bias, x), 1, latent.kv_lora_rank);
+    seen[layer] = {norm(module + "kv_a_layernorm", compressed[0]),
+                   turning == 0 ? Var() : turned(compressed[1])};
+  }
+  const auto& [latents, shared_key] = seen.at(config_.latent_source(layer));
+  const std::vector<Var> kv =
+      split_groups(project(module + "kv_b_proj", false, latents), heads, {nope, latent.v_head_dim});
   std::vector<int> of_every_head;
   for (int i = 0; i < heads * turning; ++i) of_every_head.push_back(i % turning);
 

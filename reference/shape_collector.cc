@@ -63,8 +63,10 @@ void Collector::latent_attention(const std::string& module, int layer) {
     linear(module + "q_proj", queries, hidden);
   }
   const Index rank = latent.kv_lora_rank;
-  linear(module + "kv_a_proj_with_mqa", rank + config_.latent_rope(layer), hidden, config_.qkv_bias);
-  row(module + "kv_a_layernorm", rank);
+  if (config_.latent_source(layer) == layer) {
+    linear(module + "kv_a_proj_with_mqa", rank + config_.latent_rope(layer), hidden, config_.qkv_bias);
+    row(module + "kv_a_layernorm", rank);
+  }
   linear(module + "kv_b_proj", heads * (config_.latent_nope(layer) + latent.v_head_dim), rank);
   if (latent.trained_positions) {
     numbers(module + "softmax_scaling.scale", heads);

@@ -101,6 +101,7 @@ reference::LatentAttentionSettings reference_latent(const LatentAttentionSetting
   same.v_head_dim = static_cast<int>(latent.v_head_dim);
   same.norm_eps = latent.norm_eps;
   same.trained_positions = latent.trained_positions;
+  for (const int64_t source : latent.sources) same.sources.push_back(static_cast<int>(source));
   return same;  // mscale_all_dim 0: attention_scale has that factor
 }
 

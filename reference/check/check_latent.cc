@@ -62,6 +62,7 @@ ModelConfig tiny_mistral_large4() {
   config.latent.q_lora_rank = 0;
   config.latent.norm_eps = 1e-4;
   config.latent.trained_positions = config.indexer.reads_hidden = true;
+  config.latent.sources = {0, 1, 0};
   config.indexer.shared = {false, false, true};
   config.mixture.sparse = {false, true, true};
   config.mixture.sigmoid_scores = config.mixture.corrected = false;

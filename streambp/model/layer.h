@@ -242,7 +242,7 @@ class DecoderLayer {
   /// hand on, `known` what is computed.
   at::Tensor mixed(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                    Carry& own, Activations& known) const;
-  at::Tensor attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
+  at::Tensor attend_latents(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                             KeysValues& own) const;
   at::Tensor attend_compressed(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
                                const LayerRun& run, KeysValues& own) const;

@@ -322,7 +322,7 @@ Stream Model::prepare(const Batch& batch) const {
     const MemoryScope inputs("layer inputs");
     stream.embedded = embed(stream.batch.tokens);
   }
-  if (config_.gemma4.num_kv_shared_layers > 0)
+  if (config_.gemma4.num_kv_shared_layers > 0 || !config_.latent.sources.empty())
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
   stream.choices = given_choices(config_, batch, device());
   if (config_.has_indexers())

@@ -52,8 +52,10 @@ void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::We
   } else {
     latent.q_proj = add_map(name + ".q_proj", /*bias=*/false);
   }
-  latent.kv_a_proj = add_map(name + ".kv_a_proj_with_mqa", config_.qkv_bias);
-  latent.kv_a_norm = norm(".kv_a_layernorm.weight");
+  if (!config_.shares_keys_values(index)) {
+    latent.kv_a_proj = add_map(name + ".kv_a_proj_with_mqa", config_.qkv_bias);
+    latent.kv_a_norm = norm(".kv_a_layernorm.weight");
+  }
   latent.kv_b_proj = add_map(name + ".kv_b_proj", /*bias=*/false);
   latent.interleaved = config_.rope_interleaved;
   latent.rotates = config_.rotates(index);

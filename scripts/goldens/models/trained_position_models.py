@@ -73,6 +73,25 @@ TRAINED_POSITION_MODELS = {
         legacy=None,
         batches=ALL,
     ),
+    # Layers 2 and 4 read the latents of layer 0, and layer 3, which does not rotate, those of layer 1.
+    "mistral-large4-shared": Model(
+        "mistral_large4_text",
+        seed=1003,
+        settings={
+            **TRAINED,
+            "num_hidden_layers": 5,
+            "mlp_layer_types": ["dense", "sparse", "dense", "sparse", "dense"],
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "index_topk": 7,
+            "indexer_types": ["full", "shared", "full", "shared", "full"],
+            "no_rope_layers": [1, 0, 1, 0, 1],
+            "kv_source_layers": [0, 1, 0, 1, 0],
+            "rope_parameters": rope(100.0),
+        },
+        legacy=None,
+        batches=ONE,
+    ),
     # Biases, a tied head, dense layers between sparse ones, and a layer without rotation that sees what one with it has picked.
     "mistral-large4-dense": Model(
         "mistral_large4_text",

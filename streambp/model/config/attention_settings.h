@@ -22,6 +22,13 @@ struct LatentAttentionSettings {
   /// (model.rotary_emb.alpha); and in layers that don't rotate a head's key is of latents alone, as many
   /// entries.
   bool trained_positions = false;
+  /// mistral_large4_text (kv_source_layers): of each layer the one whose latents and rotated keys it reads,
+  /// itself or one below that rotates as it does. Empty: each its own.
+  std::vector<int64_t> sources = {};
+
+  bool shares(int64_t layer) const {
+    return !sources.empty() && sources[static_cast<size_t>(layer)] != layer;
+  }
 
   bool operator==(const LatentAttentionSettings&) const = default;
 };

@@ -307,7 +307,7 @@ struct Config {
   /// Whether a layer reads keys and values of one below; which one that is; and whether a layer's are read
   /// by others.
   bool shares_keys_values(int64_t layer) const {
-    return layer >= num_hidden_layers - gemma4.num_kv_shared_layers;
+    return latent.shares(layer) || layer >= num_hidden_layers - gemma4.num_kv_shared_layers;
   }
   int64_t producer_of(int64_t layer) const;
   /// Whether the backward pass can only take the layer's chunks from last to first.

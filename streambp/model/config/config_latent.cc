@@ -1,4 +1,5 @@
 // Latent attention in config.json (transformers, configuration_deepseek_v3.py).
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -16,9 +17,6 @@ void parse_latent(const ConfigReader& settings, Config& config) {
   if (family.trained_positions) {
     settings.only("q_lora_rank", nullptr);
     latent.norm_eps = config.rms_norm_eps;
-    std::vector<int64_t> own;
-    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) own.push_back(layer);
-    settings.only("kv_source_layers", own);
   }
   // null: queries are projected at once.
   const bool has_rank = settings.has("q_lora_rank") ? settings.find("q_lora_rank") != nullptr
@@ -47,6 +45,41 @@ void parse_latent(const ConfigReader& settings, Config& config) {
   constexpr const char* kInterleave = "rope_interleave";
   config.rope_interleaved = settings.flag(kInterleave, !settings.has(kInterleave));  // null: false
   config.attention_scale = 1.0 / std::sqrt(static_cast<double>(key));
+}
+
+// transformers hands on what the last layer of a kind, rotating or not, has left that any other reads,
+// whatever a layer above says: it has to say the same.
+void parse_latent_sources(const ConfigReader& settings, Config& config) {
+  constexpr const char* kKey = "kv_source_layers";
+  const nlohmann::json* const given = settings.find(kKey);
+  if (given == nullptr) return;
+  const int64_t layers = config.num_hidden_layers;
+  bool good = given->is_array() && given->size() == static_cast<std::size_t>(layers);
+  std::vector<int64_t> sources;
+  for (int64_t layer = 0; good && layer < layers; ++layer) {
+    const nlohmann::json& source = (*given)[static_cast<std::size_t>(layer)];
+    good = source.is_number_unsigned() && source <= static_cast<uint64_t>(layer);
+    if (good) sources.push_back(source.get<int64_t>());
+    good = good && sources[static_cast<std::size_t>(sources.back())] == sources.back();
+  }
+  for (int64_t layer = 0; good && layer < layers; ++layer) {
+    const int64_t source = sources[static_cast<std::size_t>(layer)];
+    if (source == layer) continue;
+    const auto is_read = [&](int64_t producer) {
+      return std::find(sources.begin() + producer + 1, sources.end(), producer) != sources.end();
+    };
+    int64_t last = layer - 1;
+    while (last > source && (config.rotates(last) != config.rotates(layer) || !is_read(last))) --last;
+    good = last == source && config.rotates(source) == config.rotates(layer);
+  }
+  if (!good)
+    settings.refuse(kKey,
+                    fmt::format("for each of the {} layers itself, or the last layer below that is its own "
+                                "source, rotates as it does and is read by others",
+                                layers));
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (sources[static_cast<std::size_t>(layer)] != layer) config.latent.sources = sources;
+  }
 }
 
 }  // namespace streambp

@@ -65,9 +65,11 @@ void ShapeList::latent_attention(const std::string& at, int64_t layer) {
   } else {
     linear(in + "q_proj", queries, hidden);
   }
-  linear(in + "kv_a_proj_with_mqa", latent.kv_lora_rank + config_.latent_rope(layer), hidden,
-         config_.qkv_bias);
-  norm(in + "kv_a_layernorm", latent.kv_lora_rank);
+  if (!config_.shares_keys_values(layer)) {
+    linear(in + "kv_a_proj_with_mqa", latent.kv_lora_rank + config_.latent_rope(layer), hidden,
+           config_.qkv_bias);
+    norm(in + "kv_a_layernorm", latent.kv_lora_rank);
+  }
   linear(in + "kv_b_proj", heads * (config_.latent_nope(layer) + latent.v_head_dim), latent.kv_lora_rank);
   linear(in + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
   if (config_.output_gate_map) linear(in + "gate_proj", heads * latent.v_head_dim, hidden);

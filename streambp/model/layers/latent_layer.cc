@@ -139,8 +139,9 @@ std::vector<const Linear*> LatentAttention::query_maps() const {
 bool LatentAttention::trainable() const {
   if (kv_b_proj == nullptr) return false;
   std::vector<const Linear*> maps = query_maps();
-  maps.insert(maps.end(), {kv_a_proj, kv_b_proj});
-  if (gate_proj != nullptr) maps.push_back(gate_proj);
+  for (const Linear* map : {kv_a_proj, kv_b_proj, gate_proj}) {
+    if (map != nullptr) maps.push_back(map);
+  }
   for (const Parameter* numbers : {scales.scale, scales.bias, rotates ? alpha : nullptr}) {
     if (numbers != nullptr && numbers->trainable()) return true;
   }
@@ -160,15 +161,17 @@ at::Tensor latent_forward(const LatentAttention& layer, const at::Tensor& x, con
                           const std::vector<int64_t>& offsets, const Prefix& prefix,
                           const AttentionSettings& settings, const ModelOps& ops, const PickingRows& picking,
                           LatentRows& own) {
-  std::vector<const Linear*> maps{layer.query_maps().front(), layer.kv_a_proj};
-  if (layer.gate_proj != nullptr) maps.push_back(layer.gate_proj);
+  std::vector<const Linear*> maps{layer.query_maps().front()};
+  for (const Linear* map : {layer.kv_a_proj, layer.gate_proj}) {
+    if (map != nullptr) maps.push_back(map);
+  }
   const auto first = linear(x, maps);
-  own = rows_of(layer, first[1], positions.rope, ops);
+  if (layer.kv_a_proj != nullptr) own = rows_of(layer, first[1], positions.rope, ops);
   const at::Tensor of_queries = layer.q_a_proj != nullptr ? ops.rms_norm(first[0], layer.q_a_norm) : first[0];
   const PickedRows picked = picked_rows(layer, x, of_queries, positions, offsets, picking);
   const at::Tensor attended = latent_attention(queries(layer, of_queries, positions, ops), own.latents,
                                                own.rotated, offsets, prefix, settings, layer.heads, picked);
-  return layer.gate_proj == nullptr ? attended : gated_output(attended, first[2].view(attended.sizes()));
+  return layer.gate_proj == nullptr ? attended : gated_output(attended, first.back().view(attended.sizes()));
 }
 
 }  // namespace streambp

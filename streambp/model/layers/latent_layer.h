@@ -33,7 +33,8 @@ struct LatentAttention {
   const Linear* gate_proj = nullptr;  // [H value, D], of a gate of what attention gives; null: there is none
   const Linear* q_a_proj = nullptr;   // [q_lora_rank, D], with q_a_layernorm behind it; null: q_proj alone
   const Linear* q_proj = nullptr;     // [H (nope + rope), D], or q_b_proj [H (nope + rope), q_lora_rank]
-  const Linear* kv_a_proj = nullptr;  // kv_a_proj_with_mqa [kv_lora_rank + rope, D]
+  const Linear* kv_a_proj =
+      nullptr;  // kv_a_proj_with_mqa [kv_lora_rank + rope, D]; null: another layer's rows
   const Linear* kv_b_proj = nullptr;  // [H (nope + value), kv_lora_rank]
   RmsNorm q_a_norm, kv_a_norm;
   bool interleaved = false;  // Config::rope_interleaved
@@ -65,7 +66,8 @@ struct LatentRows {
 LatentRows latent_rows(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table,
                        const ModelOps& ops);
 
-/// The attention [n, H, value] of x [n, D], to be projected. `own` receives the carry of these rows.
+/// The attention [n, H, value] of x [n, D], to be projected. `own` receives the carry of these rows, or of a
+/// layer that reads another's is that.
 at::Tensor latent_forward(const LatentAttention& layer, const at::Tensor& x, const LatentPositions& positions,
                           const std::vector<int64_t>& offsets, const Prefix& prefix,
                           const AttentionSettings& settings, const ModelOps& ops, const PickingRows& picking,

@@ -96,7 +96,7 @@ inline constexpr const char* kMistralLarge4Tiny = R"({"mlp_layer_types": ["dense
   "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_shared_experts": 1, "n_group": 3, "topk_group": 2,
   "routed_scaling_factor": 1.3, "kv_lora_rank": 11, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6, "v_head_dim": 13,
   "attention_bias": true, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 8, "no_rope_layers": [1, 0, 1, 1],
-  "indexer_types": ["full", "full", "full", "shared"], "final_logit_softcapping": 3.0,
+  "kv_source_layers": [0, 1, 0, 3], "indexer_types": ["full", "full", "full", "shared"], "final_logit_softcapping": 3.0,
   "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.2,
   "mscale_all_dim": 0.9}})";
 inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,

@@ -49,6 +49,7 @@ if hasattr(transformers, "MistralLarge4Config"):  # likewise
         **{key: value for key, value in TEXT.items() if key != "head_dim"}, "num_key_value_heads": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
         "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "kv_lora_rank": 7, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 4,
         "index_topk": 6, "index_n_heads": 8, "index_head_dim": 10, "indexer_types": ["full", "full", "shared", "full"], "no_rope_layer_interval": 2,
+        "kv_source_layers": [0, 1, 0, 3],
         "final_logit_softcapping": 4.0, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
     }, {"image_token_index": 60})
 # Whose layers are given more than the layer below gives: by their own code alone.

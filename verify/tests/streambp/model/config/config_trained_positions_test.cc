@@ -98,6 +98,21 @@ TEST(MistralLarge4, HasTheParametersOfTransformers) {
   EXPECT_TRUE(config.layers_share_parameters() && !config.layers_read_embedding());
 }
 
+TEST(MistralLarge4, ReadsLatentsOfLayersBelow) {
+  const json sharing = with(mistral_large4(), {{"kv_source_layers", {0, 0, 2, 3, 2}}});
+  const Config config = parse(sharing);
+  EXPECT_EQ(config.latent.sources, (std::vector<int64_t>{0, 0, 2, 3, 2}));
+  EXPECT_EQ(config.producer_of(4), 2);
+  EXPECT_EQ(config.producer_of(3), 3);
+  EXPECT_TRUE(config.has_consumers(0) && config.has_consumers(2) && !config.has_consumers(3));
+  EXPECT_TRUE(config.shares_keys_values(1) && !config.shares_keys_values(2));
+  EXPECT_FALSE(has_parameter(config, "model.layers.4.self_attn.kv_a_proj_with_mqa.weight", {18, 48}));
+  EXPECT_FALSE(has_parameter(config, "model.layers.4.self_attn.kv_a_layernorm.weight", {14}));
+  EXPECT_TRUE(has_parameter(config, "model.layers.4.self_attn.kv_b_proj.weight", {6 * (6 + 7), 14}));
+  EXPECT_EQ(read_config(kModels / "mistral-large4-shared" / "config.json").latent.sources,
+            (std::vector<int64_t>{0, 1, 0, 1, 0}));
+}
+
 TEST(MistralLarge4, NamesInFilesAreThosePublished) {
   const Config config = parse(mistral_large4());
   for (const auto& [stored, ours] :
@@ -156,7 +171,11 @@ TEST(MistralLarge4, IsWrittenUnderTheNamesOfATextModelAlone) {
 TEST(MistralLarge4, IsRefusedByNameWhereItCanNotBe) {
   const json good = mistral_large4();
   EXPECT_TRUE(parse(with(good, {{"kv_source_layers", {0, 1, 2, 3, 4}}})).is_latent());
-  EXPECT_TRUE(refuses(with(good, {{"kv_source_layers", {0, 1, 0, 3, 4}}}), "kv_source_layers"));
+  // The third layer's rotation is another's, a source that reads another's, and one that is not the last of
+  // its kind that others read.
+  for (const json& sources : {json{0, 1, 2, 0, 4}, json{0, 0, 1, 3, 4}, json{0, 1, 2}, json{0, 1, 1, 3, 0},
+                              json{0, 2, 2, 3, 4}, json{0, -1, 2, 3, 4}})
+    EXPECT_TRUE(refuses(with(good, {{"kv_source_layers", sources}}), "kv_source_layers"));
   EXPECT_TRUE(refuses(with(good, {{"q_lora_rank", 10}}), "q_lora_rank is 10"));
   EXPECT_TRUE(refuses(with(good, {{"norm_topk_prob", false}}), "norm_topk_prob"));
   EXPECT_TRUE(refuses(with(good, {{"scoring_func", "sigmoid"}}), "scoring_func"));
