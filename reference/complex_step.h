@@ -98,6 +98,16 @@ inline ComplexStep sqrt(const ComplexStep& z) {
   return {root, z.imag() / (2 * root)};
 }
 
+/// cos x cosh y - i sin x sinh y
+inline ComplexStep cos(const ComplexStep& z) {
+  return {std::cos(z.real()) * std::cosh(z.imag()), -std::sin(z.real()) * std::sinh(z.imag())};
+}
+
+/// sin x cosh y + i cos x sinh y
+inline ComplexStep sin(const ComplexStep& z) {
+  return {std::sin(z.real()) * std::cosh(z.imag()), std::cos(z.real()) * std::sinh(z.imag())};
+}
+
 /// cosh x cos y + i sinh x sin y
 inline ComplexStep cosh(const ComplexStep& z) {
   return {std::cosh(z.real()) * std::cos(z.imag()), std::sinh(z.real()) * std::sin(z.imag())};

@@ -52,8 +52,15 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
           "model",
           "expected latent attention without qk_norm, fused projections, a gate in its queries, rotary_dim "
           "and a scale of the queries");
+  for (int layer = 0; !latent.sources.empty() && layer < config.num_hidden_layers; ++layer) {
+    const int source = config.latent_source(layer);
+    require(source >= 0 && source <= layer && config.latent_source(source) == source &&
+                config.rotates(source) == config.rotates(layer),
+            "model", "expected latents of a layer of its own below layer " + std::to_string(layer));
+  }
   const IndexerSettings& indexer = config.indexer;
-  require(indexer.topk >= 0 && (indexer.topk == 0 || (indexer.heads > 0 && latent.q_lora_rank > 0 &&
+  const bool has_input = latent.q_lora_rank > 0 || indexer.reads_hidden;
+  require(indexer.topk >= 0 && (indexer.topk == 0 || (indexer.heads > 0 && has_input &&
                                                       indexer.head_dim >= latent.qk_rope_head_dim)),
           "model", "expected an indexer of positive sizes, with a q_lora_rank");
   require(indexer.shared.empty() || !indexer.shared.front(), "model",
@@ -133,7 +140,6 @@ void require_valid(const MixtureSettings& mixture) {
   const int groups = mixture.n_group;
   require((!mixture.sigmoid_scores && !mixture.corrected) || !mixture.biased_interleaved, "model",
           "expected an uncorrected softmax of the router that has a bias");
-  require(groups == 1 || mixture.corrected, "model", "expected one group without a correction");
   require(
       groups > 0 && mixture.num_experts % groups == 0 && (groups == 1 || mixture.num_experts / groups > 1),
       "model",

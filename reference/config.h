@@ -209,6 +209,17 @@ struct ModelConfig {
     return mixture.num_experts > 0 && mixture.sparse[static_cast<std::size_t>(layer)];
   }
   bool is_latent() const { return latent.kv_lora_rank > 0; }
+  /// With latent attention, of a layer's keys the entries that all heads share, and the others.
+  int latent_rope(int layer) const {
+    return latent.trained_positions && !rotates(layer) ? 0 : latent.qk_rope_head_dim;
+  }
+  /// The layer whose latents a layer reads.
+  int latent_source(int layer) const {
+    return latent.sources.empty() ? layer : latent.sources[static_cast<std::size_t>(layer)];
+  }
+  int latent_nope(int layer) const {
+    return latent.qk_nope_head_dim + latent.qk_rope_head_dim - latent_rope(layer);
+  }
   bool is_compressed() const { return compressed.q_lora_rank > 0; }
   bool is_hashed(int layer) const {
     return !mixture.hashed.empty() && mixture.hashed[static_cast<std::size_t>(layer)];
@@ -299,6 +310,8 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 ///   `q_b_proj`, of every head the rows that do not rotate and then those that do; `kv_a_proj_with_mqa` to
 ///   the rank and below it the key that rotates, `kv_a_layernorm`, and `kv_b_proj`, of every head its key and
 ///   then its value. qkv_bias is of the `_a_` projections.
+///   With trained_positions also `self_attn.softmax_scaling.scale` and `.bias` [1, H], of an indexer the same
+///   of its heads and `q_input_norm`, and of the model `rotary_emb.alpha` [1, qk_rope_head_dim / 2].
 /// - an indexer of its own: `self_attn.indexer.wq_b` [heads head_dim, q_lora_rank], `wk` [head_dim,
 ///   hidden_size], `k_norm` [1, head_dim] with `.weight` and `.bias`, and `weights_proj` [heads,
 ///   hidden_size], none of which ever has a gradient but 0.

@@ -17,6 +17,13 @@ struct LatentAttentionSettings {
   int v_head_dim = 0;
   double mscale_all_dim = 0.0;  // with a rotation for long contexts, scores are multiplied by the square of
                                 // 0.1 mscale_all_dim ln(factor) + 1
+  double norm_eps = 1e-6;       // of the norms of latents
+  /// Mistral Large 4: the frequencies of the rotation are f_i e^{alpha_i} with trained alpha, queries of head
+  /// h are multiplied by scale_h ln(1 + position) + bias_h with trained numbers, and a layer that does not
+  /// rotate has heads of qk_nope_head_dim + qk_rope_head_dim entries of its latents and no common key.
+  bool trained_positions = false;
+  std::vector<int> sources =
+      {};  // of each layer the one whose latents and common key it reads. Empty: its own
 };
 
 /// Sparse attention (DeepSeek-V3.2): each token's attention sees those earlier tokens alone that an indexer
@@ -30,6 +37,8 @@ struct IndexerSettings {
                                   // shared has picked. Empty: none is
   bool rotates_last = false;      // Hunyuan 4: the last qk_rope_head_dim entries rotate, not the first
   double norm_eps = 1e-6;         // of the norm of its key
+  bool reads_hidden = false;  // Mistral Large 4: its queries are of what attention reads, normed (layer_norm)
+                              // and multiplied as attention's are, and rotate where those do
 };
 
 /// DeepSeek V4's attention (transformers, modeling_deepseek_v4.py); see Layers::compressed_attention.

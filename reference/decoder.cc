@@ -86,7 +86,7 @@ class Path {
     if (config_.is_compressed())
       return layers_.compressed_attention(module, layer, x, positions_, length_, given_picks_);
     if (config_.is_latent())
-      return layers_.latent_attention(module, layer, x, positions_, length_, given_picks_, picks_);
+      return layers_.latent_attention(module, layer, x, positions_, length_, given_picks_, picks_, seen_);
     return layers_.attention(module, layer, x, positions_, length_, seen_);
   }
 

@@ -48,6 +48,8 @@
 //                      several residual streams, which gates of the token add up and share out
 //     DeepSeek V4      a window and blocks of tokens made one key each, picked or all; keys that are values,
 //                      turned back; streams that are mixed; experts by a table of tokens
+//     Mistral Large 4  GLM-5's picks, by indexers of hidden states; rotary frequencies and scales of queries
+//                      that are trained, layers without rotation; experts by a softmax in groups
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 //     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
 //     Step 3.7         1 + weight; layers with a window have more heads, and more of a head rotates;

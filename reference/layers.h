@@ -79,10 +79,11 @@ class Layers {
   ///     q_th = rope(W_qh norm(W_qa x_t)),   k_s = rope(layer_norm(W_k x_s))
   /// and of equal ones the earlier; or those that `given` has of it in this layer, where it has any. With
   /// sinks and a gate map attention has these too. It adds them to `picks`, or takes another layer's from
-  /// there. A choice has no gradient.
+  /// there. A choice has no gradient. With trained_positions q_h is multiplied by
+  /// scale_h ln(1 + position) + bias_h, and q_th is rope((W_qh layer_norm(x_t)) times the like).
   Var latent_attention(const std::string& module, int layer, const Var& x,
                        const std::vector<double>& positions, double length, const PicksOfLayers& given,
-                       PicksOfLayers& picks) const;
+                       PicksOfLayers& picks, KeyValuesOfLayers& seen) const;
 
   /// DeepSeek V4's attention instead, "model.layers.0.self_attn.". With the queries' latents c = norm(W_qa
   /// x), where rope turns the last entries of a head in pairs of neighbours and rms is a norm without a
@@ -195,6 +196,10 @@ class Layers {
   Heads project_heads(const std::string& module, int layer, const Var& x) const;
   KeyValues normed_keys(const std::string& module, int layer, const Heads& heads) const;
   RopeOptions rotation(int layer, double length) const;
+  /// Heads of queries q [tokens, H E] times scale_h ln(1 + position) + bias_h, of `module`'s softmax_scaling.
+  Var scaled_by_place(const std::string& module, const Var& q, const std::vector<double>& positions) const;
+  /// Rows less their means, normed, times a weight and plus a bias.
+  Var layer_norm(const std::string& module, const Var& x, Number eps) const;
   /// Heads of an indexer, of which `turn` rotates a part.
   Var indexer_rope(const Var& heads, const std::vector<double>& positions, const RopeOptions& turn) const;
   /// What the indexer "model.layers.0.self_attn.indexer." picks of x, with the queries' latents.

@@ -111,28 +111,37 @@ std::vector<std::vector<int>> with_given(std::vector<std::vector<int>> picked, c
 
 Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
                              const std::vector<double>& positions, double length, const PicksOfLayers& given,
-                             PicksOfLayers& picks) const {
+                             PicksOfLayers& picks, KeyValuesOfLayers& seen) const {
   const LatentAttentionSettings& latent = config_.latent;
   const int heads = config_.num_attention_heads;
-  const int nope = latent.qk_nope_head_dim, turning = latent.qk_rope_head_dim;
-  const auto norm = [this](const std::string& name, const Var& c) {
-    return rms_norm(c, parameter(name + ".weight"), 1e-6);  // the class's own, not rms_norm_eps
+  const int nope = config_.latent_nope(layer), turning = config_.latent_rope(layer);
+  const auto norm = [&](const std::string& name, const Var& c) {
+    return rms_norm(c, parameter(name + ".weight"), latent.norm_eps);
   };
   const bool has_latents = latent.q_lora_rank > 0;
   const Var of_queries =
       has_latents ? norm(module + "q_a_layernorm", project(module + "q_a_proj", config_.qkv_bias, x)) : x;
   const Var queries = project(module + (has_latents ? "q_b_proj" : "q_proj"), false, of_queries);
-  const std::vector<Var> q = split_groups(queries, heads, {nope, turning});
-  const std::vector<Var> compressed = split_groups(
-      project(module + "kv_a_proj_with_mqa", config_.qkv_bias, x), 1, {latent.kv_lora_rank, turning});
-  const std::vector<Var> kv =
-      split_groups(project(module + "kv_b_proj", false, norm(module + "kv_a_layernorm", compressed[0])),
-                   heads, {nope, latent.v_head_dim});
+  const auto parts_of = [&](const Var& y, int groups, int first) {
+    return turning == 0 ? std::vector{y, Var()} : split_groups(y, groups, {first, turning});
+  };
+  const std::vector<Var> q = parts_of(queries, heads, nope);
   const RopeOptions turn = rotation(layer, length);
   const auto turned = [&](const Var& rows) {
-    return config_.rotates(layer) ? rope(rows, positions, turn) : rows;
+    if (!config_.rotates(layer)) return rows;
+    return latent.trained_positions ? rope(rows, parameter("model.rotary_emb.alpha"), positions, turn)
+                                    : rope(rows, positions, turn);
   };
-  const Var shared_key = turned(compressed[1]);
+  // The latents, and the key that all heads share.
+  if (config_.latent_source(layer) == layer) {
+    const std::vector<Var> compressed =
+        parts_of(project(module + "kv_a_proj_with_mqa", config_.qkv_bias, x), 1, latent.kv_lora_rank);
+    seen[layer] = {norm(module + "kv_a_layernorm", compressed[0]),
+                   turning == 0 ? Var() : turned(compressed[1])};
+  }
+  const auto& [latents, shared_key] = seen.at(config_.latent_source(layer));
+  const std::vector<Var> kv =
+      split_groups(project(module + "kv_b_proj", false, latents), heads, {nope, latent.v_head_dim});
   std::vector<int> of_every_head;
   for (int i = 0; i < heads * turning; ++i) of_every_head.push_back(i % turning);
 
@@ -153,13 +162,38 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
           with_given(picked(module + "indexer.", layer, x, of_queries, positions, length), given, layer);
     options.seen = picks.at(picker);
   }
-  const Var q_all = join_groups({q[0], turned(q[1])}, heads);
-  const Var k_all = join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads);
+  Var q_all = turning == 0 ? q[0] : join_groups({q[0], turned(q[1])}, heads);
+  const Var k_all =
+      turning == 0 ? kv[0] : join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads);
+  if (latent.trained_positions) q_all = scaled_by_place(module, q_all, positions);
   Var mixed = config_.attention_sinks
                   ? causal_attention(q_all, k_all, kv[1], parameter(module + "sinks"), options)
                   : causal_attention(q_all, k_all, kv[1], options);
   if (config_.output_gate_map) mixed = mul(mixed, sigmoid(project(module + "gate_proj", false, x)));
   return project(module + "o_proj", config_.o_bias, mixed);
+}
+
+Var Layers::scaled_by_place(const std::string& module, const Var& q,
+                            const std::vector<double>& positions) const {
+  const Var &scales = parameter(module + "softmax_scaling.scale"),
+            &biases = parameter(module + "softmax_scaling.bias");
+  std::vector<Number> of_rows;
+  for (const double position : positions) of_rows.push_back(std::log1p(Number{1} * position));
+  // [tokens, heads]: every column of a head is multiplied by its factor.
+  const Var factors =
+      add(scale_rows(for_every_token(scales, q.rows()), of_rows), for_every_token(biases, q.rows()));
+  std::vector<int> head_of_column;
+  const Index size = q.cols() / scales.cols();
+  for (Index column = 0; column < q.cols(); ++column)
+    head_of_column.push_back(static_cast<int>(column / size));
+  return mul(q, gather_columns(factors, head_of_column));
+}
+
+Var Layers::layer_norm(const std::string& module, const Var& x, Number eps) const {
+  const Var means = gather_columns(scale(row_sum(x), Number{1} / static_cast<Number>(x.cols())),
+                                   std::vector<int>(static_cast<std::size_t>(x.cols()), 0));
+  return add(rms_norm(sub(x, means), parameter(module + ".weight"), eps),
+             for_every_token(parameter(module + ".bias"), x.rows()));
 }
 
 Var Layers::indexer_rope(const Var& heads, const std::vector<double>& positions,
@@ -181,15 +215,17 @@ std::vector<std::vector<int>> Layers::picked(const std::string& module, int laye
   RopeOptions turn = rotation(layer, length);
   turn.head_dim = indexer.head_dim;
   turn.interleaved = indexer.interleaved;
-  // LayerNorm.
-  const Var raw = project(module + "wk", false, x);
-  const Var means = gather_columns(scale(row_sum(raw), Number{1} / static_cast<Number>(size)),
-                                   std::vector<int>(static_cast<std::size_t>(size), 0));
-  const Var normed = add(rms_norm(sub(raw, means), parameter(module + "k_norm.weight"), indexer.norm_eps),
-                         for_every_token(parameter(module + "k_norm.bias"), tokens));
-  const Matrix keys = held_constant(indexer_rope(normed, positions, turn).value());
-  const Matrix queries =
-      held_constant(indexer_rope(project(module + "wq_b", false, latents), positions, turn).value());
+  const auto turned = [&](const Var& heads) {
+    if (!indexer.reads_hidden) return indexer_rope(heads, positions, turn);
+    if (!config_.rotates(layer)) return heads;
+    return rope(heads, parameter("model.rotary_emb.alpha"), positions, turn);
+  };
+  const Var normed = layer_norm(module + "k_norm", project(module + "wk", false, x), indexer.norm_eps);
+  const Matrix keys = held_constant(turned(normed).value());
+  const Var read = indexer.reads_hidden ? layer_norm(module + "q_input_norm", x, indexer.norm_eps) : latents;
+  Var projected = project(module + "wq_b", false, read);
+  if (indexer.reads_hidden) projected = scaled_by_place(module, projected, positions);
+  const Matrix queries = held_constant(turned(projected).value());
   const Matrix weights = held_constant(project(module + "weights_proj", false, x).value());
   std::vector<std::vector<int>> all;
   for (Index t = 0; t < tokens; ++t) {

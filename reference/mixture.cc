@@ -40,9 +40,12 @@ std::vector<std::vector<int>> largest_columns(const Matrix& x, int count) {
 
 std::vector<std::vector<int>> chosen_experts(const MixtureSettings& mixture, const Matrix& p,
                                              const Matrix& correction) {
-  if (!mixture.corrected) return largest_columns(p, mixture.num_experts_per_tok);
-  require_shape("chosen_experts", "the correction", correction, 1, p.cols());
-  Matrix choice = p.rowwise() + correction.row(0);
+  if (!mixture.corrected && mixture.n_group == 1) return largest_columns(p, mixture.num_experts_per_tok);
+  Matrix choice = p;
+  if (mixture.corrected) {
+    require_shape("chosen_experts", "the correction", correction, 1, p.cols());
+    choice.rowwise() += correction.row(0);
+  }
   const Index size = p.cols() / mixture.n_group;
   for (Index t = 0; mixture.n_group > 1 && t < p.rows(); ++t) {
     Matrix groups(1, mixture.n_group);

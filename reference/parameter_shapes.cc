@@ -24,7 +24,7 @@ Shapes parameter_shapes(const ModelConfig& config) {
       if (config.delta_rule.beside_attention)
         collect.attention(prefix + config.modules.attention + ".", layer);
     } else if (mixes && config.is_latent()) {
-      collect.latent_attention(prefix + "self_attn.");
+      collect.latent_attention(prefix + "self_attn.", layer);
       if (config.indexer.topk > 0 && config.picker_of(layer) == layer)
         collect.indexer(prefix + "self_attn.indexer.");
     } else if (mixes && config.is_compressed()) {
@@ -46,6 +46,8 @@ Shapes parameter_shapes(const ModelConfig& config) {
     if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
   }
   collect.row("model.norm", config.hidden_size);
+  if (config.latent.trained_positions)
+    collect.numbers("model.rotary_emb.alpha", config.latent.qk_rope_head_dim / 2);
   if (config.hyper.streams > 0) collect.stream_weights("model.hc_head.hc_", 1);
   if (config.has_lm_head && config.tie_word_embeddings) {
     collect.adapter("lm_head", config.vocab_size, config.hidden_size);

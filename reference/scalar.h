@@ -22,6 +22,7 @@ inline Number real_part(const Scalar& x) {
 
 namespace math {
 using reference::abs;
+using reference::cos;
 using reference::cosh;
 using reference::erf;
 using reference::exp;
@@ -29,6 +30,7 @@ using reference::expm1;
 using reference::isnan;
 using reference::log;
 using reference::log1p;
+using reference::sin;
 using reference::sqrt;
 using reference::tanh;
 }  // namespace math
@@ -55,6 +57,7 @@ inline Number real_part(Scalar x) {
 /// The functions of a scalar.
 namespace math {
 using std::abs;
+using std::cos;
 using std::cosh;
 using std::erf;
 using std::exp;
@@ -62,6 +65,7 @@ using std::expm1;
 using std::isnan;
 using std::log;
 using std::log1p;
+using std::sin;
 using std::sqrt;
 using std::tanh;
 }  // namespace math

@@ -44,14 +44,20 @@ void Collector::shared_block(int layer) {
 
 void Collector::indexer(const std::string& module) {
   const IndexerSettings& indexer = config_.indexer;
-  linear(module + "wq_b", Index{indexer.heads} * indexer.head_dim, config_.latent.q_lora_rank);
+  linear(module + "wq_b", Index{indexer.heads} * indexer.head_dim,
+         indexer.reads_hidden ? config_.hidden_size : config_.latent.q_lora_rank);
   linear(module + "wk", indexer.head_dim, config_.hidden_size);
   row(module + "k_norm", indexer.head_dim);
   shapes_[module + "k_norm.bias"] = {1, indexer.head_dim};
   linear(module + "weights_proj", indexer.heads, config_.hidden_size);
+  if (!indexer.reads_hidden) return;
+  row(module + "q_input_norm", config_.hidden_size);
+  numbers(module + "q_input_norm.bias", config_.hidden_size);
+  numbers(module + "softmax_scaling.scale", indexer.heads);
+  numbers(module + "softmax_scaling.bias", indexer.heads);
 }
 
-void Collector::latent_attention(const std::string& module) {
+void Collector::latent_attention(const std::string& module, int layer) {
   const Index hidden = config_.hidden_size, heads = config_.num_attention_heads;
   const LatentAttentionSettings& latent = config_.latent;
   const Index queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
@@ -63,9 +69,15 @@ void Collector::latent_attention(const std::string& module) {
     linear(module + "q_proj", queries, hidden);
   }
   const Index rank = latent.kv_lora_rank;
-  linear(module + "kv_a_proj_with_mqa", rank + latent.qk_rope_head_dim, hidden, config_.qkv_bias);
-  row(module + "kv_a_layernorm", rank);
-  linear(module + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), rank);
+  if (config_.latent_source(layer) == layer) {
+    linear(module + "kv_a_proj_with_mqa", rank + config_.latent_rope(layer), hidden, config_.qkv_bias);
+    row(module + "kv_a_layernorm", rank);
+  }
+  linear(module + "kv_b_proj", heads * (config_.latent_nope(layer) + latent.v_head_dim), rank);
+  if (latent.trained_positions) {
+    numbers(module + "softmax_scaling.scale", heads);
+    numbers(module + "softmax_scaling.bias", heads);
+  }
   linear(module + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
   if (config_.output_gate_map) linear(module + "gate_proj", heads * latent.v_head_dim, hidden);
   if (config_.attention_sinks) shapes_[module + "sinks"] = {1, heads};

@@ -90,7 +90,9 @@ class Collector {
 
   void indexer(const std::string& module);
 
-  void latent_attention(const std::string& module);
+  void latent_attention(const std::string& module, int layer);
+
+  void numbers(const std::string& name, Index count) { shapes_[name] = {1, count}; }
 
   /// Of keys of `size` entries.
   void compressor(const std::string& module, int layer, Index size);

@@ -99,6 +99,9 @@ reference::LatentAttentionSettings reference_latent(const LatentAttentionSetting
   same.qk_nope_head_dim = static_cast<int>(latent.qk_nope_head_dim);
   same.qk_rope_head_dim = static_cast<int>(latent.qk_rope_head_dim);
   same.v_head_dim = static_cast<int>(latent.v_head_dim);
+  same.norm_eps = latent.norm_eps;
+  same.trained_positions = latent.trained_positions;
+  for (const int64_t source : latent.sources) same.sources.push_back(static_cast<int>(source));
   return same;  // mscale_all_dim 0: attention_scale has that factor
 }
 
@@ -109,7 +112,8 @@ reference::IndexerSettings reference_indexer(const IndexerSettings& indexer) {
           .interleaved = indexer.interleaved,
           .shared = indexer.shared,
           .rotates_last = indexer.rotates_last,
-          .norm_eps = indexer.norm_eps};
+          .norm_eps = indexer.norm_eps,
+          .reads_hidden = indexer.reads_hidden};
 }
 
 reference::CompressedSettings reference_compressed(const CompressedSettings& compressed) {

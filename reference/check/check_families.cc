@@ -387,7 +387,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"hy_v4", tiny_hy_v4()},
           {"step3p5", tiny_step()},
           {"zamba2", tiny_zamba2()},
-          {"deepseek_v4", tiny_deepseek_v4()}};
+          {"deepseek_v4", tiny_deepseek_v4()},
+          {"mistral_large4", tiny_mistral_large4()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

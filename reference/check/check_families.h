@@ -37,6 +37,9 @@ ModelConfig tiny_hy_v4();
 /// table, and one whose blocks overlap, of which its indexer picks one.
 ModelConfig tiny_deepseek_v4();
 
+/// tiny_glm_moe_dsa(), whose positions have trained factors, and one of whose layers does not rotate.
+ModelConfig tiny_mistral_large4();
+
 /// One layer of either kind, in groups of which two heads share B and C.
 ModelConfig tiny_granite_hybrid();
 

@@ -52,6 +52,24 @@ ModelConfig tiny_hy_v4() {
   return config;
 }
 
+ModelConfig tiny_mistral_large4() {
+  ModelConfig config = tiny_glm_moe_dsa();
+  config.num_hidden_layers = 3;
+  config.rope = {};
+  config.rope.theta = 30.0;
+  config.no_rope = {false, true, false};
+  config.final_logit_softcapping = 5.0;
+  config.latent.q_lora_rank = 0;
+  config.latent.norm_eps = 1e-4;
+  config.latent.trained_positions = config.indexer.reads_hidden = true;
+  config.latent.sources = {0, 1, 0};
+  config.indexer.shared = {false, false, true};
+  config.mixture.sparse = {false, true, true};
+  config.mixture.sigmoid_scores = config.mixture.corrected = false;
+  config.mixture.n_group = 2;
+  return config;
+}
+
 ModelConfig tiny_deepseek_v4() {
   ModelConfig config = tiny_model();
   config.num_hidden_layers = 3;

@@ -36,6 +36,13 @@ DoubleMatrix rope_value(const DoubleMatrix& x, const std::vector<double>& positi
   });
 }
 
+/// The options with frequencies times e^alpha.
+RopeOptions scaled(RopeOptions options, const DoubleMatrix& alpha) {
+  for (std::size_t i = 0; i < options.inverse_frequencies.size(); ++i)
+    options.inverse_frequencies[i] *= std::exp(Number{alpha(0, static_cast<Index>(i))});
+  return options;
+}
+
 /// ln sum e^(x - origin) of a row without its largest entry taken out: extended precision has room for
 /// e^11000. With an entry of the row as origin it is minus that entry's log-softmax.
 Real logsumexp_value(const DoubleMatrix& x, Index row, Real origin) {
@@ -172,6 +179,27 @@ void check_layer_ops(Suite& suite) {
             {suite.matrix(rows, head_dim * heads)},
             [=](const Matrices& x) { return rope_value(x[0], positions, turn, head_dim); }, options);
       }
+    }
+  }
+}
+
+void check_trained_rope(Suite& suite) {
+  const std::vector<Number> frequencies = {1.0, 0.31, 0.007};
+  // Not at angles of thousands, which magnify what rounding leaves of alpha.
+  for (const std::vector<double>& positions :
+       {std::vector<double>{4.0}, {0, 1, 2, 3, 4}, {2, 3, 40, 41, 90}}) {
+    for (const RopeOptions& turn : {RopeOptions{frequencies, 6, 1.3}, {frequencies, 10, 0.7, true}}) {
+      const auto rows = static_cast<Index>(positions.size());
+      const Index columns = Index{2} * turn.head_dim, head_dim = turn.head_dim;
+      CheckOptions options;
+      options.refused = {{DoubleMatrix::Zero(rows, columns), DoubleMatrix::Zero(1, 2)}};
+      options.length_scales = {1.0, 1.0 / (1.0 + positions.back())};  // of angles as large as these
+      suite.check(
+          "rope with trained frequencies",
+          [=](Tape&, const Vars& x) { return rope(x[0], x[1], positions, turn); },
+          {suite.matrix(rows, columns), suite.matrix(1, 3, -0.5, 0.5)},
+          [=](const Matrices& x) { return rope_value(x[0], positions, scaled(turn, x[1]), head_dim); },
+          options);
     }
   }
 }

@@ -65,6 +65,7 @@ void list_ops(std::uint64_t seed, const Visit& visit) {
   check_recurrence(suite);
   check_objectives(suite);
   check_preference(suite);
+  check_trained_rope(suite);
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

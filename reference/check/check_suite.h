@@ -59,5 +59,6 @@ void check_mixture(Suite& suite);
 void check_recurrence(Suite& suite);
 void check_objectives(Suite& suite);
 void check_preference(Suite& suite);
+void check_trained_rope(Suite& suite);
 
 }  // namespace streambp::STREAMBP_REFERENCE

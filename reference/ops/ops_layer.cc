@@ -9,26 +9,59 @@
 namespace streambp::STREAMBP_REFERENCE {
 namespace {
 
+/// Calls visit(t, i, a, b) for the columns a and b of every pair i in every head of row t.
+template <typename Visit>
+void for_each_pair(const Matrix& x, const RopeOptions& options, Visit visit) {
+  const auto half = static_cast<Index>(options.inverse_frequencies.size());
+  for (Index t = 0; t < x.rows(); ++t) {
+    for (Index i = 0; i < half; ++i) {
+      for (Index a = options.interleaved ? 2 * i : i; a < x.cols(); a += options.head_dim)
+        visit(t, i, a, options.interleaved ? a + 1 : a + half);
+    }
+  }
+}
+
 /// `x` with every pair rotated by direction * position * frequency and stretched.
 Matrix rotate(const Matrix& x, const std::vector<double>& positions, const RopeOptions& options,
               double direction) {
-  const auto half = static_cast<Index>(options.inverse_frequencies.size());
   Matrix y = x;
-  for (Index t = 0; t < x.rows(); ++t) {
-    for (Index i = 0; i < half; ++i) {
-      const Number angle =
-          positions[static_cast<std::size_t>(t)] * options.inverse_frequencies[static_cast<std::size_t>(i)];
-      const Number c = options.attention_factor * std::cos(angle);
-      const Number s = options.attention_factor * direction * std::sin(angle);
-      const Index first = options.interleaved ? 2 * i : i;
-      for (Index a = first; a < x.cols(); a += options.head_dim) {
-        const Index b = options.interleaved ? a + 1 : a + half;
-        y(t, a) = x(t, a) * c - x(t, b) * s;
-        y(t, b) = x(t, b) * c + x(t, a) * s;
-      }
-    }
-  }
+  for_each_pair(x, options, [&](Index t, Index i, Index a, Index b) {
+    const Number angle =
+        positions[static_cast<std::size_t>(t)] * options.inverse_frequencies[static_cast<std::size_t>(i)];
+    const Number c = options.attention_factor * std::cos(angle);
+    const Number s = options.attention_factor * direction * std::sin(angle);
+    y(t, a) = x(t, a) * c - x(t, b) * s;
+    y(t, b) = x(t, b) * c + x(t, a) * s;
+  });
   return y;
+}
+
+/// The same by `angles` [rows, pairs].
+Matrix rotate_by(const Matrix& x, const Matrix& angles, const RopeOptions& options, double direction) {
+  const Scalar stretch(options.attention_factor), sense(options.attention_factor * direction);
+  Matrix y = x;
+  for_each_pair(x, options, [&](Index t, Index i, Index a, Index b) {
+    const Scalar c = stretch * math::cos(angles(t, i)), s = sense * math::sin(angles(t, i));
+    y(t, a) = x(t, a) * c - x(t, b) * s;
+    y(t, b) = x(t, b) * c + x(t, a) * s;
+  });
+  return y;
+}
+
+/// The options with the size of heads filled in. Throws what the header says.
+RopeOptions valid_rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options) {
+  const auto turning = 2 * static_cast<int>(options.inverse_frequencies.size());
+  RopeOptions same = options;
+  if (same.head_dim == 0) same.head_dim = turning;
+  require(turning > 0 && turning <= same.head_dim, "rope",
+          "expected from 1 to " + std::to_string(same.head_dim / 2) + " pairs, got " +
+              std::to_string(turning / 2));
+  require(x.cols() % same.head_dim == 0, "rope",
+          "expected heads of " + std::to_string(same.head_dim) + " columns, got " + shape_text(x.value()));
+  require(static_cast<Index>(positions.size()) == x.rows(), "rope",
+          "expected " + std::to_string(x.rows()) + " positions, one for every row, got " +
+              std::to_string(positions.size()));
+  return same;
 }
 
 }  // namespace
@@ -77,18 +110,30 @@ Var rms_norm(const Var& x, const Var& weight, Number epsilon) {
   });
 }
 
+Var rope(const Var& x, const Var& alpha, const std::vector<double>& positions, const RopeOptions& options) {
+  const RopeOptions same = valid_rope(x, positions, options);
+  const auto pairs = static_cast<Index>(same.inverse_frequencies.size());
+  require_shape("rope", "the logarithms of factors", alpha.value(), 1, pairs);
+  Matrix angles(x.rows(), pairs);
+  for (Index t = 0; t < x.rows(); ++t) {
+    for (Index i = 0; i < pairs; ++i) {
+      const Scalar factor(positions[static_cast<std::size_t>(t)] *
+                          same.inverse_frequencies[static_cast<std::size_t>(i)]);
+      angles(t, i) = factor * math::exp(alpha.value()(0, i));
+    }
+  }
+  return Tape::record(
+      {x, alpha}, rotate_by(x.value(), angles, same, +1.0), [x, alpha, angles, same](const Var& y) {
+        x.gradient() += rotate_by(y.gradient(), angles, same, -1.0);
+        const Matrix &d = y.gradient(), &turned = y.value();
+        for_each_pair(turned, same, [&](Index t, Index i, Index a, Index b) {
+          alpha.gradient()(0, i) += angles(t, i) * (d(t, b) * turned(t, a) - d(t, a) * turned(t, b));
+        });
+      });
+}
+
 Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options) {
-  const auto turning = 2 * static_cast<int>(options.inverse_frequencies.size());
-  RopeOptions same = options;
-  if (same.head_dim == 0) same.head_dim = turning;
-  require(turning > 0 && turning <= same.head_dim, "rope",
-          "expected from 1 to " + std::to_string(same.head_dim / 2) + " pairs, got " +
-              std::to_string(turning / 2));
-  require(x.cols() % same.head_dim == 0, "rope",
-          "expected heads of " + std::to_string(same.head_dim) + " columns, got " + shape_text(x.value()));
-  require(static_cast<Index>(positions.size()) == x.rows(), "rope",
-          "expected " + std::to_string(x.rows()) + " positions, one for every row, got " +
-              std::to_string(positions.size()));
+  const RopeOptions same = valid_rope(x, positions, options);
   return Tape::record({x}, rotate(x.value(), positions, same, +1.0), [x, positions, same](const Var& y) {
     x.gradient() += rotate(y.gradient(), positions, same, -1.0);
   });

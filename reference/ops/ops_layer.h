@@ -39,4 +39,11 @@ struct RopeOptions {
 /// one position for every row.
 Var rope(const Var& x, const std::vector<double>& positions, const RopeOptions& options);
 
+/// The same with trained frequencies f_i e^{alpha_i}, alpha [1, f.size()] (transformers,
+/// modeling_mistral_large4.py). By its angle the first of a pair has the derivative -y_second and the second
+/// y_first, and the angle by alpha_i is itself:
+///     dalpha_i = sum over rows and heads of a (dy_second y_first - dy_first y_second)
+/// Throws std::invalid_argument as well if alpha has another shape.
+Var rope(const Var& x, const Var& alpha, const std::vector<double>& positions, const RopeOptions& options);
+
 }  // namespace streambp::STREAMBP_REFERENCE

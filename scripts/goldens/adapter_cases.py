@@ -304,6 +304,16 @@ ADAPTERS = {
         },
         seed=269,
     ),
+    # Every linear map of attention; names of adapters on shared experts get lost between PEFT 0.21.2 and transformers 5.24.
+    "mistral-large4-lora-linear": Adapter(
+        "mistral-large4",
+        "b2_left",
+        {
+            "target_modules": ["q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "layers.0.mlp.up_proj"],
+            "modules_to_save": ["kv_a_layernorm"],
+        },
+        seed=270,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

@@ -180,6 +180,8 @@ CASES = {
     "zamba2-plain-sft-packed_jumps": ("zamba2-plain", packed(JUMPS, across=(0,))),
     "zamba2-plain-sft-real_pad_bare": ("zamba2-plain", padded((12, 12), 12, real=((0, 5, 0), (1, 11, 0)), mask=False)),
     "deepseek-v4-sft-packed": ("deepseek-v4", packed(TWO_ROWS)),
+    "mistral-large4-sft-packed": ("mistral-large4", packed(TWO_ROWS)),
+    "mistral-large4-shared-sft-packed": ("mistral-large4-shared", packed(TWO_ROWS)),
 }
 
 

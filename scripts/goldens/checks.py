@@ -230,6 +230,15 @@ def _of_groups(config, scores):
     return scores.masked_fill(~kept.unsqueeze(-1), -math.inf).flatten(-2), _gap(of_groups, topk_groups)
 
 
+def _gap_of_softmax(config, logits):
+    """How far choices of groups, where there are, and experts are from others."""
+    count = experts_per_token(config)
+    if getattr(config, "n_group", 1) == 1:
+        return _gap(logits, count)
+    scores, gap = _of_groups(config, logits.softmax(-1))
+    return min(gap, _gap(scores, count))
+
+
 def _corrections(model):
     """What each layer's router adds to scores for the choice, in the order of layers."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -319,7 +328,7 @@ def check_routing(model, inputs, tensors):
         if not (settled_by["by_biases"] > 0 and (settled_by["by_groups"] > 0 or getattr(model.config, "n_group", 1) == 1)):
             raise CheckError(f"choices of experts that would be others without biases or groups: {settled_by}")
     else:
-        gap = min(_gap(each, experts_per_token(model.config)) for each in logits)
+        gap = min(_gap_of_softmax(model.config, each) for each in logits)
     if not gap >= ROUTING_GAP:
         raise CheckError(f"the last expert chosen and the first one left out are only {gap} apart")
     expert = re.compile(r"(.*\.experts\.\d+)\.(down_proj|w2)\.weight")

@@ -21,7 +21,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
-    *("deepseek_v4", "hy_v4", "kimi_linear", "minimax_m2", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("deepseek_v4", "hy_v4", "kimi_linear", "minimax_m2", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
 
@@ -143,6 +143,46 @@ DEEPSEEK_V4_NAMES = {
 }
 
 
+# Of Mistral Large 4's modules, in this order: an MLP's first, and what is outside of layers last.
+MISTRAL_LARGE4_NAMES = {
+    ".mlp.gate_proj.": ".mlp.w1.",
+    ".mlp.up_proj.": ".mlp.w3.",
+    ".mlp.down_proj.": ".mlp.w2.",
+    ".feed_forward.gate_proj.": ".mlp.w1.",
+    ".feed_forward.up_proj.": ".mlp.w3.",
+    ".feed_forward.down_proj.": ".mlp.w2.",
+    ".shared_experts.gate_proj.": ".shared_experts.w1.",
+    ".shared_experts.up_proj.": ".shared_experts.w3.",
+    ".shared_experts.down_proj.": ".shared_experts.w2.",
+    ".mlp.shared_experts.": ".shared_experts.",
+    ".mlp.experts.": ".experts.",
+    ".mlp.gate.": ".gate.",
+    ".mlp.": ".feed_forward.",
+    ".self_attn.": ".attention.",
+    ".q_proj.": ".wq.",
+    ".kv_a_proj_with_mqa.": ".wkv_a_with_mqa.",
+    ".kv_b_proj.": ".wkv_b.",
+    ".o_proj.": ".wo.",
+    ".input_layernorm.": ".attention_norm.",
+    ".post_attention_layernorm.": ".ffn_norm.",
+    ".kv_a_layernorm.": ".kv_a_norm.",
+    ".softmax_scaling.scale": ".ssmax_scaling.s",
+    ".softmax_scaling.bias": ".ssmax_scaling.b",
+    "model.rotary_emb.alpha": "lerope.alpha",
+    "model.embed_tokens.": "tok_embeddings.",
+    "model.layers.": "layers.",
+    "model.norm.": "norm.",
+    "lm_head.": "output.",
+}
+
+
+def mistral_large4_name(name):
+    """What files call a tensor of Mistral Large 4: transformers writes a text model alone under some of these names."""
+    for in_transformers, in_file in MISTRAL_LARGE4_NAMES.items():
+        name = name.replace(in_transformers, in_file)
+    return name
+
+
 def deepseek_v4_name(name):
     """What files call a tensor of DeepSeek V4."""
     if name.startswith("lm_head."):
@@ -161,7 +201,7 @@ def as_in_file(tensors, model_type=None):
     what transformers has in a module of the forget gate. GPT-OSS's, Granite's, Gemma 4's and Hunyuan 4's files hold what transformers does.
     Nemotron-H's call the decoder backbone. A tensor of None is left out.
     """
-    as_mixtral = model_type in ("deepseek_v4", "kimi_linear", "minimax_m2", "mixtral")
+    as_mixtral = model_type in ("deepseek_v4", "kimi_linear", "minimax_m2", "mistral_large4_text", "mixtral")
     gate_name, up_name, down_name = ("w1", "w3", "w2") if as_mixtral or model_type == "lfm2_moe" else ("gate_proj", "up_proj", "down_proj")
     result = {}
     for name, tensor in tensors.items():
@@ -177,8 +217,10 @@ def as_in_file(tensors, model_type=None):
                 name = name.replace(in_transformers, in_file)
         if model_type == "deepseek_v4":
             name = deepseek_v4_name(name)
+        if model_type == "mistral_large4_text":
+            name = mistral_large4_name(name)
         stem, _, last = name.rpartition(".")
-        if as_mixtral and model_type != "deepseek_v4":
+        if as_mixtral and model_type not in ("deepseek_v4", "mistral_large4_text"):
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
         if model_type == "kimi_linear":
             name = name.replace(".forget_gate.", ".")

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 
 from goldens.passes import IGNORED, fixed_tensors, is_correction
 
-# Of norms, and of Gemma 4's routers.
-ABOUT_ONE = re.compile(r"norm(_\d)?\.weight$|router\.(scale|per_expert_scale)$")
+# Of norms, of Gemma 4's routers, and of what Mistral Large 4's queries are multiplied by.
+ABOUT_ONE = re.compile(r"norm(_\d)?\.weight$|router\.(scale|per_expert_scale)$|softmax_scaling\.bias$")
 FIRST_TOKEN = 3  # below are the special tokens; 0 stands under the padding
 
 

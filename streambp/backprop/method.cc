@@ -104,8 +104,9 @@ std::vector<Parameter*> begin_layer_gradients(const Pass& pass, int64_t layer) {
   std::vector<Parameter*> parameters;
   if (pass.consumer != nullptr) parameters = pass.model.layer_parameters(layer);
   begin_gradients(pass, parameters);
-  // Per-layer inputs leave gradients for the embedding in every layer, and shared blocks have theirs with it.
-  if (layer == 0 || pass.model.config().layers_read_embedding())
+  // Per-layer inputs leave gradients for the embedding in every layer; shared blocks and trained frequencies
+  // have theirs with it.
+  if (layer == 0 || pass.model.config().layers_share_parameters())
     begin_gradients(pass, pass.model.embedding_parameters());
   return parameters;
 }

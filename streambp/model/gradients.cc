@@ -66,6 +66,7 @@ std::vector<Parameter*> Model::layer_parameters(int64_t layer, bool trainable_al
 
 std::vector<Parameter*> Model::parameters_added_to(int64_t layer) const {
   std::vector<Parameter*> found = layer_parameters(layer);
+  if (alpha_ != nullptr && alpha_->trainable() && config_.rotates(layer)) found.push_back(alpha_);
   if (!config_.runs_block(layer)) return found;
   const std::string prefix = fmt::format("model.layers.{}.shared_transformer.", config_.block_owner(layer));
   for (const auto& parameter : parameters_) {
@@ -104,6 +105,7 @@ std::vector<Parameter*> Model::head_parameters(bool trainable_alone) const {
 
 std::vector<Parameter*> Model::embedding_parameters() const {
   std::vector<Parameter*> found = present_embedding_parameters();
+  if (alpha_ != nullptr && alpha_->trainable()) found.push_back(alpha_);
   if (!config_.layers_read_embedding()) return found;
   for (const auto& parameter : parameters_) {
     const bool here = parameter->name.find("model.per_layer_") != std::string::npos ||

@@ -174,8 +174,7 @@ LayerOutput DecoderLayer::finish(const at::Tensor& x, const at::Tensor& residual
 at::Tensor DecoderLayer::mixed(const at::Tensor& x, const Rows& rows, const Before& before,
                                const LayerRun& run, Carry& own, Activations& known) const {
   const MemoryScope scope("attention");
-  if (attends() && config_.is_latent())
-    return attend_latents(x, rows, before.attention, run, own.attention).flatten(1);
+  if (attends() && config_.is_latent()) return attend_latents(x, rows, before, run, own.attention).flatten(1);
   if (attends() && config_.is_compressed())
     return attend_compressed(x, rows, before.attention, run, own.attention);
   const bool has_block = weights_.block.is_there();
@@ -193,13 +192,13 @@ at::Tensor DecoderLayer::with_block(const at::Tensor& x, const Rows& rows, const
   return add_block(x, attend(x, rows, before, run, own, unused).flatten(1), weights_.block);
 }
 
-at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
+at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, const Before& before,
                                         const LayerRun& run, KeysValues& own) const {
-  LatentRows of_rows;
+  LatentRows of_rows{before.shared.keys, before.shared.values};  // of a layer that has none of its own
   const PickingRows picking{rows.picks, config_.picker_of(index_), rows.begin, rows.sequence_begin};
-  at::Tensor attended =
-      latent_forward(weights_.latent, mixer_input(x, run.ops), rope_of(rows, /*of_queries=*/false),
-                     rows.offsets, prefix, attention_, run.ops, picking, of_rows);
+  at::Tensor attended = latent_forward(weights_.latent, mixer_input(x, run.ops),
+                                       {rope_of(rows, /*of_queries=*/false), rows.log_positions},
+                                       rows.offsets, before.attention, attention_, run.ops, picking, of_rows);
   own = {std::move(of_rows.latents), std::move(of_rows.rotated)};
   return attended;
 }

@@ -32,10 +32,11 @@ struct Rows {
   std::vector<int64_t> offsets;
   /// Where in the stream the sequence of the first row begins: [sequence_begin, begin) is its prefix.
   int64_t sequence_begin = 0;
-  RopeTable rope;         // of these rows
-  RopeTable local_rope;   // the same for layers with a window, where they have their own
-  RopeTable query_rope;   // the same for queries, where it differs from the keys'
-  RopeTable stream_rope;  // as `rope`, of all tokens of the stream
+  RopeTable rope;                 // of these rows
+  RopeTable local_rope;           // the same for layers with a window, where they have their own
+  RopeTable query_rope;           // the same for queries, where it differs from the keys'
+  RopeTable stream_rope;          // as `rope`, of all tokens of the stream
+  at::Tensor log_positions = {};  // LatentPositions::logarithms of these rows
   /// Tokens [n]; where the layers read them (Gemma 4) the model's first hidden states [n, D], which are part
   /// of the layer's graph, and where their gradient is added; undefined: nobody wants it.
   at::Tensor tokens, embedded, embedded_gradient;
@@ -241,7 +242,7 @@ class DecoderLayer {
   /// hand on, `known` what is computed.
   at::Tensor mixed(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                    Carry& own, Activations& known) const;
-  at::Tensor attend_latents(const at::Tensor& x, const Rows& rows, const Prefix& prefix, const LayerRun& run,
+  at::Tensor attend_latents(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                             KeysValues& own) const;
   at::Tensor attend_compressed(const at::Tensor& x, const Rows& rows, const Prefix& prefix,
                                const LayerRun& run, KeysValues& own) const;

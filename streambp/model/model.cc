@@ -41,6 +41,7 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
             .local_rope = {},
             .query_rope = {},
             .stream_rope = rope,
+            .log_positions = {},
             .tokens = batch.tokens.narrow(0, begin, end - begin),
             .embedded = {},
             .embedded_gradient = {},
@@ -49,6 +50,7 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
   if (embedded_gradient.defined()) rows.embedded_gradient = embedded_gradient.narrow(0, begin, end - begin);
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   if (query_rope.cosine.defined()) rows.query_rope = query_rope.rows(begin, end);
+  if (log_positions.defined()) rows.log_positions = log_positions.narrow(0, begin, end - begin);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);
   rows.sequence_begin = *(next - 1);
@@ -113,6 +115,7 @@ Model::Model(const Config& config, const Placement& placement,
     fill(parameter, shape.role);
     if (placement.filled) placement.filled(parameter);
   }
+  if (config.latent.trained_positions) alpha_ = &parameter(kTrainedFrequencies);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
   norm_ = norm_of("model.norm");
@@ -193,6 +196,8 @@ Model Model::random(const Config& config, const Placement& placement, uint64_t s
     const bool around_one = of_gates || (role == ParameterRole::kNorm && !adds_one) ||
                             role == ParameterRole::kScalar ||
                             parameter.name.ends_with(".indexer.k_norm.weight") ||
+                            parameter.name.ends_with(".indexer.q_input_norm.weight") ||
+                            parameter.name.ends_with(".softmax_scaling.bias") ||
                             parameter.name.ends_with(".indexer.kv_norm.weight");
     parameter.value.copy_(around_one ? noise + 1.0 : noise);
   };
@@ -241,11 +246,17 @@ RopeTable Model::rope_of(const RopeSettings& rope, const std::optional<GivenRope
   const at::Tensor positions = batch.positions.to(device());
   const std::vector<double> frequencies = rope_inverse_frequencies(rope, rotary_dim, rope_length(batch));
   require_one_rope(rope, rotary_dim, batch, frequencies);
-  if (given)
-    return rope_table(positions, given->frequencies.to(device()), given->attention_factor, dtype(),
-                      row_factors);
-  return rope_table(positions, at::tensor(at::ArrayRef<double>(frequencies), at::kDouble).to(device()),
-                    rope.attention_factor, dtype(), row_factors);
+  at::Tensor turning =
+      given ? given->frequencies : at::tensor(at::ArrayRef<double>(frequencies), at::kDouble);
+  turning = turning.to(device());
+  if (alpha_ != nullptr) turning = turning * alpha_->value.to(at::kDouble).exp();
+  RopeTable table = rope_table(positions, turning, given ? given->attention_factor : rope.attention_factor,
+                               dtype(), row_factors);
+  if (alpha_ != nullptr && alpha_->trainable()) {
+    const at::ScalarType wide = at::promote_types(dtype(), at::kFloat);
+    table.angles = positions.to(wide).unsqueeze(1) * turning.to(wide);
+  }
+  return table;
 }
 
 void Model::give_rope(std::optional<GivenRope> rope, std::optional<GivenRope> local) {
@@ -286,11 +297,13 @@ Stream Model::prepare(const Batch& batch) const {
   if (config_.query_scale_beta != 0.0)
     stream.query_rope = rope_of(config_.rope, given_rope_, config_.rotary_dim, batch,
                                 query_scales(config_, batch.positions.to(device())));
+  if (config_.latent.trained_positions)
+    stream.log_positions = batch.positions.to(device()).to(at::kDouble).log1p_();
   if (config_.layers_read_embedding()) {
     const MemoryScope inputs("layer inputs");
     stream.embedded = embed(stream.batch.tokens);
   }
-  if (config_.gemma4.num_kv_shared_layers > 0)
+  if (config_.gemma4.num_kv_shared_layers > 0 || !config_.latent.sources.empty())
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
   stream.choices = given_choices(config_, batch, device());
   stream.picks = picks_of(config_, batch, device());

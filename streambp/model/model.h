@@ -26,10 +26,11 @@ class WeightProvider;
 
 /// A batch on the model's device, cut into rows on demand.
 struct Stream {
-  Batch batch;           // tokens and targets on the device
-  RopeTable rope;        // of all tokens
-  RopeTable local_rope;  // for layers with a window, where the model rotates their heads otherwise
-  RopeTable query_rope;  // for queries, where it differs from the keys'
+  Batch batch;                    // tokens and targets on the device
+  RopeTable rope;                 // of all tokens
+  RopeTable local_rope;           // for layers with a window, where the model rotates their heads otherwise
+  RopeTable query_rope;           // for queries, where it differs from the keys'
+  at::Tensor log_positions = {};  // of all tokens, float64: of 1 + position, where queries are scaled by them
   /// Where layers read them (Gemma 4): the model's first hidden states [N, D], and where the gradient that
   /// layers leave for them is added (undefined: nobody wants it).
   at::Tensor embedded, embedded_gradient;
@@ -302,6 +303,7 @@ class Model {
   const Linear* value_head_ = nullptr;
   double embedding_scale_ = 1.0;  // rounded where the config says so
   RmsNorm embedding_norm_;        // only with Config::plain_norms
+  Parameter* alpha_ = nullptr;    // of rotary frequencies, where these are trained
 };
 
 /// While it lives the model's adapters are left out, whatever is thrown meanwhile.

@@ -40,10 +40,11 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
 }
 
 void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights) {
-  constexpr double kEps = 1e-6;  // of its own norms in transformers, whatever rms_norm_eps says
   const LatentAttentionSettings& settings = config_.latent;
   LatentAttention& latent = weights.latent;
-  const auto norm = [&](const char* part) { return RmsNorm{&parameter(name + part), kEps, false}; };
+  const auto norm = [&](const char* part) {
+    return RmsNorm{&parameter(name + part), settings.norm_eps, false};
+  };
   if (settings.q_lora_rank > 0) {
     latent.q_a_proj = add_map(name + ".q_a_proj", config_.qkv_bias);
     latent.q_a_norm = norm(".q_a_layernorm.weight");
@@ -51,22 +52,41 @@ void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::We
   } else {
     latent.q_proj = add_map(name + ".q_proj", /*bias=*/false);
   }
-  latent.kv_a_proj = add_map(name + ".kv_a_proj_with_mqa", config_.qkv_bias);
-  latent.kv_a_norm = norm(".kv_a_layernorm.weight");
+  if (!config_.shares_keys_values(index)) {
+    latent.kv_a_proj = add_map(name + ".kv_a_proj_with_mqa", config_.qkv_bias);
+    latent.kv_a_norm = norm(".kv_a_layernorm.weight");
+  }
   latent.kv_b_proj = add_map(name + ".kv_b_proj", /*bias=*/false);
   latent.interleaved = config_.rope_interleaved;
-  latent.rotates = config_.no_rope.empty();
-  latent.heads = {latent.kv_b_proj, config_.num_attention_heads, settings.qk_nope_head_dim,
-                  settings.qk_rope_head_dim, settings.v_head_dim};
+  latent.rotates = config_.rotates(index);
+  latent.heads = {latent.kv_b_proj, config_.num_attention_heads, config_.latent_nope(index),
+                  config_.latent_rope(index), settings.v_head_dim};
+  const auto scales_of = [&](const std::string& module) {
+    return QueryScales{&parameter(module + ".softmax_scaling.scale"),
+                       &parameter(module + ".softmax_scaling.bias")};
+  };
+  if (settings.trained_positions) {
+    latent.scales = scales_of(name);
+    latent.alpha = alpha_;
+  }
   weights.o_proj = add_residual_map(name + ".o_proj", config_.o_bias);
   if (config_.output_gate_map) latent.gate_proj = add_map(name + ".gate_proj", /*bias=*/false);
   if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
   latent.indexing = config_.indexer;
   if (!config_.has_indexer(index)) return;
   const std::string in = name + ".indexer.";
-  latent.indexer = {add_map(in + "wq_b", /*bias=*/false), add_map(in + "wk", /*bias=*/false),
-                    add_map(in + "weights_proj", /*bias=*/false), &parameter(in + "k_norm.weight"),
-                    &parameter(in + "k_norm.bias")};
+  latent.indexer = {.wq_b = add_map(in + "wq_b", /*bias=*/false),
+                    .wk = add_map(in + "wk", /*bias=*/false),
+                    .weights_proj = add_map(in + "weights_proj", /*bias=*/false),
+                    .norm_weight = &parameter(in + "k_norm.weight"),
+                    .norm_bias = &parameter(in + "k_norm.bias"),
+                    .query_norm_weight = nullptr,
+                    .query_norm_bias = nullptr,
+                    .scales = {}};
+  if (!config_.indexer.reads_hidden) return;
+  latent.indexer.query_norm_weight = &parameter(in + "q_input_norm.weight");
+  latent.indexer.query_norm_bias = &parameter(in + "q_input_norm.bias");
+  latent.indexer.scales = scales_of(name + ".indexer");
 }
 
 Compressor Model::make_compressor(const std::string& name, int64_t index) {

@@ -111,6 +111,7 @@ Mixture Model::make_mixture(const std::string& name, int64_t index) {
     mixture.experts.push_back(mlp);
   }
   mixture.sigmoid = settings.sigmoid_scores;
+  mixture.wide_logits = settings.wide_logits;
   mixture.sqrt_softplus = settings.sqrt_softplus_scores;
   if (settings.is_hashed(index)) {
     mixture.experts_of_token = &parameter(name + ".gate.tid2eid");

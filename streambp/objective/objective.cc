@@ -59,14 +59,15 @@ double RouterLoss::of(const MixtureSettings& mixture) const {
     if (coefficient.value_or(0.0) == 0.0) return 0.0;
     throw InputError("{} is {}, but the model has no experts", kRouterCoefficient, *coefficient);
   }
-  if (mixture.sigmoid_scores || mixture.sqrt_softplus_scores) {
+  if (!mixture.has_router_loss()) {
     const double of_config = always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;
     const double asked = coefficient.value_or(of_config);
     if (asked == 0.0) return 0.0;
     throw InputError(
-        "{} is {}, expected 0: the load of this model's experts is balanced by the correction of its "
-        "routers' choice",
-        kRouterCoefficient, asked);
+        "{} is {}, expected 0: {}", kRouterCoefficient, asked,
+        mixture.wide_logits
+            ? "this model's class has no loss of its routers"
+            : "the load of this model's experts is balanced by the correction of its routers' choice");
   }
   if (coefficient) return *coefficient;
   return always || mixture.output_router_logits ? mixture.router_aux_loss_coef : 0.0;

@@ -10,9 +10,11 @@ namespace streambp {
 struct RopeTable {
   at::Tensor cosine;
   at::Tensor sine;
+  at::Tensor angles = {};  // [n, R/2], float32 or wider, where the frequencies are trained
 
   RopeTable rows(int64_t begin, int64_t end) const {
-    return {cosine.narrow(0, begin, end - begin), sine.narrow(0, begin, end - begin)};
+    const auto part = [&](const at::Tensor& of_all) { return of_all.narrow(0, begin, end - begin); };
+    return {part(cosine), part(sine), angles.defined() ? part(angles) : at::Tensor()};
   }
 };
 

@@ -160,7 +160,9 @@ Model equality_model(const std::string& name, uint64_t seed,
     const bool norm = parameter->name.ends_with("norm.weight");
     // Factors of logits: 25 would make of the matrix that mixes streams one of zeros and ones.
     const bool scale = is_of_hyper_connection(parameter->name) && parameter->name.ends_with("scale");
-    if (norm || scale) {
+    // Of queries, about 1 too.
+    const bool of_queries = parameter->name.ends_with(".softmax_scaling.bias");
+    if (norm || scale || of_queries) {
       const double center = norm && model.config().norm_adds_one ? 0.0 : 1.0;
       value.sub_(center).mul_(10.0).add_(center);
     } else if (value.dim() == 1 || parameter->name == "model.embed_tokens.weight") {
@@ -178,6 +180,8 @@ std::vector<Trainable> trainable_choices(const Config& config) {
       {"norms", [](const std::string& name) { return name.ends_with("norm.weight"); }},
       {"last layer", [last_layer](const std::string& name) { return name.starts_with(last_layer); }},
       {"embedding", [](const std::string& name) { return name == "model.embed_tokens.weight"; }}};
+  if (config.latent.trained_positions)
+    choices.push_back({"frequencies", [](const std::string& name) { return name == kTrainedFrequencies; }});
   if (!config.tie_word_embeddings) {
     choices.push_back({"head", [](const std::string& name) { return name == "lm_head.weight"; }});
   }

@@ -16,6 +16,7 @@ from goldens.models.mixture_models import MIXTURE_MODELS
 from goldens.models.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
 from goldens.models.step_models import STEP_MODELS
+from goldens.models.trained_position_models import TRAINED_POSITION_MODELS
 from goldens.models.zamba_models import ZAMBA_MODELS
 
 EXPERTS = {
@@ -208,4 +209,5 @@ MODELS = {
     **STEP_MODELS,
     **ZAMBA_MODELS,
     **COMPRESSED_MODELS,
+    **TRAINED_POSITION_MODELS,
 }

@@ -16,6 +16,19 @@ struct LatentAttentionSettings {
   int64_t qk_nope_head_dim = 0;
   int64_t qk_rope_head_dim = 0;
   int64_t v_head_dim = 0;
+  double norm_eps = 1e-6;  // of the norms of latents; mistral_large4_text: rms_norm_eps
+  /// mistral_large4_text: queries are multiplied by trained numbers of their head, one of them times
+  /// log(1 + position) (softmax_scaling); the rotary frequencies are, by e to the power of trained numbers
+  /// (model.rotary_emb.alpha); and in layers that don't rotate a head's key is of latents alone, as many
+  /// entries.
+  bool trained_positions = false;
+  /// mistral_large4_text (kv_source_layers): of each layer the one whose latents and rotated keys it reads,
+  /// itself or one below that rotates as it does. Empty: each its own.
+  std::vector<int64_t> sources = {};
+
+  bool shares(int64_t layer) const {
+    return !sources.empty() && sources[static_cast<size_t>(layer)] != layer;
+  }
 
   bool operator==(const LatentAttentionSettings&) const = default;
 };
@@ -31,6 +44,9 @@ struct IndexerSettings {
   std::vector<bool> shared;   // glm_moe_dsa, hy_v4, of each layer: it sees what a layer below has picked
   bool rotates_last = false;  // hy_v4: of its heads the last qk_rope_head_dim entries rotate, not the first
   double norm_eps = 1e-6;     // of the norm of its keys; hy_v4: rms_norm_eps
+  /// mistral_large4_text: queries are of hidden states, normed, and not of the queries' latents; they are
+  /// scaled as attention's are, and rotate where those do.
+  bool reads_hidden = false;
 
   bool operator==(const IndexerSettings&) const = default;
 };

@@ -174,6 +174,7 @@ Config parse_settings(const ConfigReader& given) {
   parse_family(settings, family, config);
   parse_rope(settings, family, config);
   if (family.compressed) check_compressed(settings, config);
+  if (family.trained_positions) parse_latent_sources(settings, config);
   config.value_model = parse_value_model(settings);
   return config;
 }
@@ -194,6 +195,7 @@ double Config::mlp_limit(int64_t layer, bool of_expert) const {
 
 int64_t Config::producer_of(int64_t layer) const {
   if (!shares_keys_values(layer)) return layer;
+  if (latent.shares(layer)) return latent.sources[static_cast<size_t>(layer)];
   int64_t producer = num_hidden_layers - gemma4.num_kv_shared_layers - 1;
   while (has_window(producer) != has_window(layer)) --producer;
   return producer;
@@ -201,8 +203,8 @@ int64_t Config::producer_of(int64_t layer) const {
 
 bool Config::has_consumers(int64_t layer) const {
   if (shares_keys_values(layer)) return false;
-  for (int64_t above = num_hidden_layers - gemma4.num_kv_shared_layers; above < num_hidden_layers; ++above) {
-    if (producer_of(above) == layer) return true;
+  for (int64_t above = layer + 1; above < num_hidden_layers; ++above) {
+    if (shares_keys_values(above) && producer_of(above) == layer) return true;
   }
   return false;
 }

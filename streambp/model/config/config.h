@@ -72,6 +72,7 @@ struct MixtureSettings {
   /// The same and ernie4_5_moe: the choice is by scores to which a stored number of each expert is added
   /// (e_score_correction_bias, which no gradient reaches).
   bool corrected = false;
+  bool wide_logits = false;   // mistral_large4_text: the router's are float32 or wider, as corrected ones are
   double added_to_sum = 0.0;  // to what chosen scores are divided by
   double least_sum = 0.0;     // ernie4_5_moe (moe_norm_min): what they are divided by at least
   int64_t n_group = 1;
@@ -89,6 +90,8 @@ struct MixtureSettings {
   bool sqrt_softplus_scores = false;
   std::vector<bool> hashed = {};
   bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
+  /// Whether transformers' classes have a loss that balances the experts, of the softmax of their scores.
+  bool has_router_loss() const { return !sigmoid_scores && !sqrt_softplus_scores && !wide_logits; }
   /// Whether all experts of a layer are two tensors, [out, in] for each.
   bool is_stacked() const { return granite_names || next_to_mlp || stacked; }
 
@@ -254,6 +257,8 @@ struct Config {
   bool runs_block(int64_t layer) const;
   int64_t block_use(int64_t layer) const;
   int64_t block_owner(int64_t layer) const;
+  /// Whether layers leave gradients in parameters that are final with the embedding's.
+  bool layers_share_parameters() const { return layers_read_embedding() || latent.trained_positions; }
   bool layers_read_embedding() const { return has_per_layer_inputs() || has_shared_blocks(); }
   bool has_mixer(int64_t layer) const { return no_mixer.empty() || !no_mixer[static_cast<size_t>(layer)]; }
   bool has_mlp(int64_t layer) const { return no_mlp.empty() || !no_mlp[static_cast<size_t>(layer)]; }
@@ -302,7 +307,7 @@ struct Config {
   /// Whether a layer reads keys and values of one below; which one that is; and whether a layer's are read
   /// by others.
   bool shares_keys_values(int64_t layer) const {
-    return layer >= num_hidden_layers - gemma4.num_kv_shared_layers;
+    return latent.shares(layer) || layer >= num_hidden_layers - gemma4.num_kv_shared_layers;
   }
   int64_t producer_of(int64_t layer) const;
   /// Whether the backward pass can only take the layer's chunks from last to first.
@@ -320,7 +325,14 @@ struct Config {
   }
   int64_t carry_value_width(int64_t layer) const {
     if (is_compressed()) return has_blocks(layer) ? (compressed.overlaps_in(layer) ? 4 : 2) * head_dim : 0;
-    return is_latent() ? latent.qk_rope_head_dim : head_dim_of(layer);
+    return is_latent() ? latent_rope(layer) : head_dim_of(layer);
+  }
+  /// With latent attention: the entries of a layer's keys that all heads have in common, and the others.
+  int64_t latent_rope(int64_t layer) const {
+    return latent.trained_positions && !rotates(layer) ? 0 : latent.qk_rope_head_dim;
+  }
+  int64_t latent_nope(int64_t layer) const {
+    return latent.qk_nope_head_dim + latent.qk_rope_head_dim - latent_rope(layer);
   }
   /// Numbers of a token in both.
   int64_t carry_width(int64_t layer) const {

@@ -26,6 +26,8 @@ constexpr const char* kGemma3Text = R"({"vocab_size": 262208, "hidden_size": 230
   "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4})";
 constexpr const char* kGemma4Text = R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
   "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4})";
+constexpr const char* kMistralLarge4Text = R"({"vocab_size": 204800, "hidden_size": 6144,
+  "intermediate_size": 24576, "num_hidden_layers": 72, "num_attention_heads": 64, "num_key_value_heads": 64})";
 constexpr const char* kMinistral3Text =
     R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336,
   "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8})";
@@ -171,6 +173,12 @@ constexpr auto kFamilies = std::to_array<Family>({
    .windows = {.layers = WindowLayers::kAll}, .rope = {.types = RopeTypes::kYarn, .of_class = ClassRope::kMinistral3}},
   {.name = "mistral", .whole = {.model_type = "mistral3", .sizes = kMistralText, .tied_inside = true},
    .positions = 131072, .bias = kNoBias, .windows = {.layers = WindowLayers::kAllAsStated}},
+  {.name = "mistral_large4_text", .whole = {.model_type = "mistral_large4", .sizes = kMistralLarge4Text},
+   .positions = 1048576, .rms_norm_eps = 1e-5, .final_softcapping = 30.0, .latent = true, .trained_positions = true,
+   .indexers = Indexers::kByType, .index_heads = 32, .no_rope = NoRope::kByKeys,
+   .rope = {.of_class = ClassRope::kMistralLarge4},
+   .experts = {.router = Router::kGrouped, .experts = 128, .width = 6144, .per_token = 4, .softmax_scores = true,
+               .by_layer_types = true}},
   {.name = "mixtral", .positions = 131072, .rms_norm_eps = 1e-5, .bias = kNoBias,
    .windows = {.layers = WindowLayers::kAll}, .rope = {.theta = 1e6},
    .experts = {.router = Router::kOfAllLayers, .two_names = true, .block_sparse_moe_names = true}},

@@ -1,5 +1,5 @@
-// Indexers in config.json (transformers, configuration_deepseek_v32.py, configuration_glm_moe_dsa.py and
-// configuration_hy_v4.py).
+// Indexers in config.json (transformers, configuration_deepseek_v32.py, configuration_glm_moe_dsa.py,
+// configuration_hy_v4.py and configuration_mistral_large4.py).
 #include <algorithm>
 
 #include "streambp/model/config/config_reader.h"
@@ -47,7 +47,7 @@ std::vector<bool> shared_by_frequency(const ConfigReader& settings, int64_t laye
 
 void parse_indexer(const ConfigReader& settings, const Family& family, Config& config) {
   const LatentAttentionSettings& latent = config.latent;
-  if (latent.q_lora_rank == 0)
+  if (latent.q_lora_rank == 0 && !family.trained_positions)
     settings.refuse("q_lora_rank", "an integer: the indexer reads the queries' latents");
   // The classes do not read it: latent attention rotates neighbours, or Hunyuan 4's halves.
   config.rope_interleaved = !family.hyper;
@@ -79,6 +79,7 @@ void parse_indexer(const ConfigReader& settings, const Family& family, Config& c
     return;
   }
   indexer.interleaved = true;
+  indexer.reads_hidden = family.trained_positions;
   indexer.shared = settings.find(kTypes) != nullptr     ? shared_by(settings, kTypes, layers)
                    : settings.find(kPattern) != nullptr ? shared_by(settings, kPattern, layers)
                                                         : shared_by_frequency(settings, layers);

@@ -98,7 +98,7 @@ void parse_groups(const ConfigReader& settings, const FamilyExperts& family, Mix
                                                        mixture.topk_group * of_group));
 }
 
-// DeepSeek V3, GLM-4.5 and Kimi Linear.
+// DeepSeek V3, GLM-4.5, Kimi Linear and Mistral Large 4.
 void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class, int64_t layers,
                            MixtureSettings& mixture) {
   const FamilyExperts& family = of_class.experts;
@@ -106,22 +106,28 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
   const auto experts = agreed(settings, "n_routed_experts", settings.optional_size("n_routed_experts", limit),
                               "num_local_experts", settings.optional_size("num_local_experts", limit));
   mixture.num_experts = experts ? *experts : settings.size("n_routed_experts", limit, family.experts);
-  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 8);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, family.per_token);
   mixture.moe_intermediate_size =
       settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts, family.width);
   mixture.shared_expert_intermediate_size =
       mixture.moe_intermediate_size *
       settings.size("n_shared_experts", kMaxIntermediate / mixture.moe_intermediate_size, 1);
   mixture.shared_expert_ungated = true;
-  set_sigmoids(mixture);
   constexpr const char* kNormalised = "norm_topk_prob";
-  mixture.norm_topk_prob =
-      settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
+  if (family.softmax_scores) {
+    settings.only(kNormalised, true);
+    mixture.norm_topk_prob = mixture.wide_logits = true;
+    mixture.added_to_sum = 1e-20;
+  } else {
+    set_sigmoids(mixture);
+    mixture.norm_topk_prob =
+        settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
+  }
   parse_groups(settings, family, mixture);
   settings.only("num_experts", mixture.num_experts);
   settings.only("shared_expert_intermediate_size", nullptr);
   // What the files of DeepSeek's own reader say of it.
-  settings.only("scoring_func", "sigmoid");
+  settings.only("scoring_func", family.softmax_scores ? "softmax" : "sigmoid");
   settings.only("topk_method", "noaux_tc");
   settings.only("moe_layer_freq", 1);
   // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.

@@ -190,6 +190,8 @@ void parse_recurrent(const ConfigReader& settings, const Family& family, Config&
 /// Nemotron-H's layers, a letter for each: M a recurrent one, * one that attends, - an MLP, E experts.
 std::string layer_parts(const ConfigReader& settings);
 void parse_latent(const ConfigReader& settings, Config& config);
+/// Which layers read another's latents, once no_rope is there (Mistral Large 4).
+void parse_latent_sources(const ConfigReader& settings, Config& config);
 /// The indexers of latent attention, once that is there.
 void parse_indexer(const ConfigReader& settings, const Family& family, Config& config);
 void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config);

@@ -83,7 +83,7 @@ enum class RopeTypes {
 };
 
 /// The object that a class takes where the file has none (rope_defaults.h); none: plain rotation.
-enum class ClassRope { kNone, kGemma4, kGptOss, kMinistral3 };
+enum class ClassRope { kNone, kGemma4, kGptOss, kMinistral3, kMistralLarge4 };
 
 struct FamilyRope {
   double theta = 1e4;
@@ -141,6 +141,8 @@ struct FamilyExperts {
   // Of kGrouped, where the keys are absent.
   int64_t experts = 0, width = 0, groups = 1, topk_groups = 1, dense_layers = 1;
   double scale = 1.0;
+  int64_t per_token = 8;        // num_experts_per_tok
+  bool softmax_scores = false;  // without a correction, and weights always sum to 1
   bool by_layer_types = false;  // mlp_layer_types says more than first_k_dense_replace
   bool stacked = false;         // in two tensors for all, and what they gate is clamped (swiglu_limit)
 };
@@ -216,6 +218,7 @@ struct Family {
   bool pretraining_tp_unread = false;   // a published file holds another number than 1
   const char* bidirectional = nullptr;  // what use_bidirectional_attention may say besides false
   bool latent = false;                  // latent attention
+  bool trained_positions = false;       // LatentAttentionSettings::trained_positions
   Indexers indexers = Indexers::kNone;
   int64_t index_heads = 64;       // index_n_heads where it is absent
   bool shared_blocks = false;     // Zamba 2's transformer blocks, before the state space of some layers

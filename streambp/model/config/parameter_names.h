@@ -6,6 +6,9 @@
 
 namespace streambp {
 
+/// What the logarithms of factors of rotary frequencies are called (Mistral Large 4).
+inline constexpr const char* kTrainedFrequencies = "model.rotary_emb.alpha";
+
 /// Whether a parameter of this name has the role ParameterRole::kCorrection.
 inline bool is_correction(const std::string& name) {
   return name.ends_with(".e_score_correction_bias") || name.ends_with(".expert_bias");
@@ -41,7 +44,8 @@ inline bool is_never_trained(const std::string& name) {
 /// Whether a parameter of this name is float32 or wider in every model.
 inline bool is_always_wide(const std::string& name) {
   return is_correction(name) || is_hash_table(name) || name.ends_with(".indexer.weights_proj.weight") ||
-         name.ends_with(".indexer.scorer.weights_proj.weight") || is_of_hyper_connection(name);
+         name.ends_with(".indexer.scorer.weights_proj.weight") || is_of_hyper_connection(name) ||
+         name == kTrainedFrequencies;
 }
 
 /// In names of a shared block's modules (Zamba 2).

@@ -45,6 +45,7 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
     if (config.layer_scalar) list.layer_scalar(at);
   }
   list.norm("model.norm", hidden);
+  if (config.latent.trained_positions) list.per_head(kTrainedFrequencies, config.latent.qk_rope_head_dim / 2);
   if (config.has_streams()) list.stream_gates("model.hc_head.", 1, "hc_");
   if (config.value_model) {
     list.matrix("score", 1, hidden, ParameterRole::kHead);

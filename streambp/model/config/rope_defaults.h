@@ -33,7 +33,17 @@ inline const nlohmann::json& gpt_oss_rope() {
   return kRope;
 }
 
+// The rope of a Mistral Large 4 whose file has none: its class's.
+inline const nlohmann::json& mistral_large4_rope() {
+  static const nlohmann::json kRope = {{"rope_type", "yarn"},    {"rope_theta", 1e4},
+                                       {"factor", 2048.0},       {"original_max_position_embeddings", 512u},
+                                       {"beta_fast", 32.0},      {"beta_slow", 1.0},
+                                       {"attention_factor", 1.0}};
+  return kRope;
+}
+
 inline const nlohmann::json& class_rope(ClassRope rope) {
+  if (rope == ClassRope::kMistralLarge4) return mistral_large4_rope();
   if (rope == ClassRope::kGemma4) return gemma4_rope();
   return rope == ClassRope::kGptOss ? gpt_oss_rope() : ministral3_rope();
 }

@@ -40,11 +40,17 @@ void ShapeList::indexer(const std::string& in) {
   const auto add = [&](const char* name, std::vector<int64_t> shape) {
     shapes_.push_back({in + name, std::move(shape), ParameterRole::kIndexer});
   };
-  add("wq_b.weight", {indexer.heads * indexer.head_dim, config_.latent.q_lora_rank});
+  const int64_t read = indexer.reads_hidden ? config_.hidden_size : config_.latent.q_lora_rank;
+  add("wq_b.weight", {indexer.heads * indexer.head_dim, read});
   add("wk.weight", {indexer.head_dim, config_.hidden_size});
   add("k_norm.weight", {indexer.head_dim});
   add("k_norm.bias", {indexer.head_dim});
   add("weights_proj.weight", {indexer.heads, config_.hidden_size});
+  if (!indexer.reads_hidden) return;
+  add("q_input_norm.weight", {config_.hidden_size});
+  add("q_input_norm.bias", {config_.hidden_size});
+  add("softmax_scaling.scale", {indexer.heads});
+  add("softmax_scaling.bias", {indexer.heads});
 }
 
 void ShapeList::latent_attention(const std::string& at, int64_t layer) {
@@ -59,12 +65,19 @@ void ShapeList::latent_attention(const std::string& at, int64_t layer) {
   } else {
     linear(in + "q_proj", queries, hidden);
   }
-  linear(in + "kv_a_proj_with_mqa", latent.kv_lora_rank + latent.qk_rope_head_dim, hidden, config_.qkv_bias);
-  norm(in + "kv_a_layernorm", latent.kv_lora_rank);
-  linear(in + "kv_b_proj", heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank);
+  if (!config_.shares_keys_values(layer)) {
+    linear(in + "kv_a_proj_with_mqa", latent.kv_lora_rank + config_.latent_rope(layer), hidden,
+           config_.qkv_bias);
+    norm(in + "kv_a_layernorm", latent.kv_lora_rank);
+  }
+  linear(in + "kv_b_proj", heads * (config_.latent_nope(layer) + latent.v_head_dim), latent.kv_lora_rank);
   linear(in + "o_proj", hidden, heads * latent.v_head_dim, config_.o_bias);
   if (config_.output_gate_map) linear(in + "gate_proj", heads * latent.v_head_dim, hidden);
   if (config_.attention_sinks) per_head(in + "sinks", heads);
+  if (latent.trained_positions) {
+    per_head(in + "softmax_scaling.scale", heads);
+    per_head(in + "softmax_scaling.bias", heads);
+  }
   if (config_.has_indexers() && config_.picker_of(layer) == layer) indexer(in + "indexer.");
 }
 

@@ -125,20 +125,12 @@ bool is_integer(const std::string& dtype) {
 // model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that
 // predict more than the next token.
 std::optional<std::string> text_name(const std::string& name) {
-  static constexpr std::array<std::string_view, 14> kVision = {"vision_model.",
-                                                               "vit_large_projector.",
-                                                               "model.vision_model.",
-                                                               "vision_tower.",
-                                                               "multi_modal_projector.",
-                                                               "model.vision_tower.",
-                                                               "model.multi_modal_projector.",
-                                                               "model.visual.",
-                                                               "mtp.",
-                                                               "model.audio_tower.",
-                                                               "model.embed_vision.",
-                                                               "model.vision_adapter.",
-                                                               "model.vision_projection.",
-                                                               "model.embed_audio."};
+  static constexpr auto kVision = std::to_array<std::string_view>(
+      {"vision_model.", "vision_encoder.", "pre_mm_projector_norm.", "patch_merger.",
+       "vision_language_adapter.", "mtp_dspark.", "vit_large_projector.", "model.vision_model.",
+       "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
+       "model.visual.", "mtp.", "model.audio_tower.", "model.embed_vision.", "model.vision_adapter.",
+       "model.vision_projection.", "model.embed_audio."});
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
       {{"language_model.model.", "model."},
        {"model.language_model.", "model."},

@@ -88,6 +88,35 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDeepseek
      {"layers.", "model.layers."},
      {"norm.weight", "model.norm.weight"}}};
 
+// What Mistral Large 4's files call modules, in the order in which names are replaced. Of a text model alone
+// transformers writes, and reads, all but those that whole models have in their towers too.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kMistralLarge4Modules = {
+    {{".attention.", ".self_attn."},
+     {".wq.", ".q_proj."},
+     {".wkv_a_with_mqa.", ".kv_a_proj_with_mqa."},
+     {".wkv_b.", ".kv_b_proj."},
+     {".wo.", ".o_proj."},
+     {".attention_norm.", ".input_layernorm."},
+     {".ffn_norm.", ".post_attention_layernorm."},
+     {".kv_a_norm.", ".kv_a_layernorm."},
+     {".ssmax_scaling.s", ".softmax_scaling.scale"},
+     {".ssmax_scaling.b", ".softmax_scaling.bias"},
+     {".shared_experts.", ".mlp.shared_experts."},
+     {".experts.", ".mlp.experts."},
+     {".gate.", ".mlp.gate."},
+     {".feed_forward.", ".mlp."}}};
+constexpr std::string_view kOfTowersToo = ".wo.";
+// Of MLPs; of a text model alone, of experts.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kMistralLarge4Mlps = {
+    {{".w1.", ".gate_proj."}, {".w3.", ".up_proj."}, {".w2.", ".down_proj."}}};
+// Outside of layers.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kMistralLarge4Outside = {
+    {{"tok_embeddings.", "model.embed_tokens."},
+     {"lerope.alpha", kTrainedFrequencies},
+     {"layers.", "model.layers."},
+     {"norm.", "model.norm."},
+     {"output.", "lm_head."}}};
+
 // What Nemotron-H's files call what is outside of layers.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
     {{"backbone.embeddings.", "model.embed_tokens."},
@@ -134,6 +163,36 @@ std::string deepseek_v4_parameter(std::string name) {
   return name;
 }
 
+// Mistral Large 4's, of a text model alone, as which it is written.
+std::string mistral_large4_stored(std::string name) {
+  if (name.find(kMlpExperts) != std::string::npos) {
+    for (const auto& [stored, ours] : kMistralLarge4Mlps) name = with_replaced(std::move(name), ours, stored);
+  }
+  for (const auto& [stored, ours] : kMistralLarge4Modules) {
+    if (stored != kOfTowersToo) name = with_replaced(std::move(name), ours, stored);
+  }
+  return name;
+}
+
+std::string mistral_large4_parameter(std::string name) {
+  for (const auto& [stored, ours] : kMistralLarge4Outside) {
+    if (!name.starts_with(stored)) continue;
+    name.replace(0, stored.size(), ours);
+    break;
+  }
+  if (!name.starts_with("model.layers.")) return name;
+  const bool is_ours = name.find(".mlp.") != std::string::npos;
+  for (const auto& [stored, ours] : kMistralLarge4Modules) {
+    if (!is_ours || ours.find(".mlp.") == std::string_view::npos)
+      name = with_replaced(std::move(name), stored, ours);
+    if (!is_ours && ours.find(".mlp.") != std::string_view::npos && name.find(".mlp.") != std::string::npos)
+      break;
+  }
+  if (name.find(".mlp.") == std::string::npos) return name;
+  for (const auto& [stored, ours] : kMistralLarge4Mlps) name = with_replaced(std::move(name), stored, ours);
+  return name;
+}
+
 // Of a name below model.layers.N, whether that layer has experts.
 bool is_in_sparse_layer(const std::string& name, const Config& config) {
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -149,6 +208,7 @@ std::string stored_name(const Config& config, const std::string& parameter) {
   for (const auto& [stored, ours] : outside_layers(config))
     name = with_replaced(std::move(name), ours, stored);
   if (config.is_compressed()) return deepseek_v4_stored(std::move(name));
+  if (config.latent.trained_positions) return mistral_large4_stored(std::move(name));
   if (config.has_streams()) {
     for (const auto& [stored, ours] : kHunyuanModules) name = with_replaced(std::move(name), ours, stored);
     return name;
@@ -168,6 +228,7 @@ std::string stored_name(const Config& config, const std::string& parameter) {
 
 std::string parameter_name(const Config& config, const std::string& stored) {
   if (config.is_compressed()) return deepseek_v4_parameter(stored);
+  if (config.latent.trained_positions) return mistral_large4_parameter(stored);
   std::string name = stored;
   for (const auto& [theirs, ours] : outside_layers(config))
     name = with_replaced(std::move(name), theirs, ours);

@@ -18,18 +18,20 @@ at::Tensor rotate(const LatentAttention& layer, const at::Tensor& x, const RopeT
                   const ModelOps& ops) {
   if (!layer.rotates) return x.contiguous();
   // Nobody else reads what split_pairs makes, nor a copy.
-  return ops.normed_rope(layer.interleaved ? split_pairs(x, layer.heads.rope) : x.contiguous(), nullptr,
-                         table);
+  const at::Tensor y =
+      ops.normed_rope(layer.interleaved ? split_pairs(x, layer.heads.rope) : x.contiguous(), nullptr, table);
+  return layer.alpha == nullptr ? y : with_trained_frequencies(y, 0, table, *layer.alpha);
 }
 
 /// [n, H, nope + rope] of what the first of query_maps() gives, normed where it is the queries' latents.
-at::Tensor queries(const LatentAttention& layer, at::Tensor projected, const RopeTable& table,
+at::Tensor queries(const LatentAttention& layer, at::Tensor projected, const LatentPositions& positions,
                    const ModelOps& ops) {
   if (layer.q_a_proj != nullptr) projected = linear(projected, {layer.q_proj}).front();
   const LatentHeads& heads = layer.heads;
   const auto parts =
       projected.view({-1, heads.heads, heads.key()}).split_with_sizes({heads.nope, heads.rope}, /*dim=*/2);
-  return at::cat({parts[0], rotate(layer, parts[1], table, ops)}, /*dim=*/2);
+  const at::Tensor q = at::cat({parts[0], rotate(layer, parts[1], positions.rope, ops)}, /*dim=*/2);
+  return layer.scales.are_there() ? scaled_queries(q, positions.logarithms, layer.scales) : q;
 }
 
 /// Of kv_a_proj's output [n, kv_lora_rank + rope].
@@ -43,6 +45,7 @@ LatentRows rows_of(const LatentAttention& layer, const at::Tensor& projected, co
 
 /// An indexer's heads [n, heads, E], rotated.
 at::Tensor rotate_index(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table) {
+  if (!layer.rotates) return x;
   if (layer.indexing.rotates_last) {
     const auto parts = x.split_with_sizes({x.size(2) - layer.heads.rope, layer.heads.rope}, /*dim=*/2);
     return at::cat({parts[0], normed_rope(parts[1].contiguous(), nullptr, table)}, /*dim=*/2);
@@ -50,24 +53,39 @@ at::Tensor rotate_index(const LatentAttention& layer, const at::Tensor& x, const
   return normed_rope(layer.indexing.interleaved ? split_pairs(x, layer.heads.rope) : x, nullptr, table);
 }
 
-/// An indexer's norm of its keys; at::layer_norm has no kernel for dry runs.
-at::Tensor layer_norm(const Indexer& indexer, double eps, const at::Tensor& x) {
+/// An indexer's norm of its keys, or of what its queries are of; at::layer_norm has no kernel for dry runs.
+at::Tensor layer_norm(const Parameter& weight, const Parameter& bias, double eps, const at::Tensor& x) {
   const at::ScalarType wide = sum_dtype(x);
   const at::Tensor rows = x.to(wide), centered = rows - rows.mean(-1, /*keepdim=*/true);
   const at::Tensor normed = centered * (centered * centered).mean(-1, /*keepdim=*/true).add_(eps).rsqrt_();
-  return (normed * indexer.norm_weight->value.to(wide) + indexer.norm_bias->value.to(wide))
-      .to(x.scalar_type());
+  return (normed * weight.value.to(wide) + bias.value.to(wide)).to(x.scalar_type());
+}
+
+/// An indexer's queries [n, heads, E] of rows x [n, D] with the queries' latents, rotated.
+at::Tensor index_queries(const LatentAttention& layer, const at::Tensor& x, const at::Tensor& latents,
+                         const LatentPositions& positions) {
+  const IndexerSettings& settings = layer.indexing;
+  const Indexer& indexer = layer.indexer;
+  const at::Tensor read =
+      indexer.query_norm_weight == nullptr
+          ? latents
+          : layer_norm(*indexer.query_norm_weight, *indexer.query_norm_bias, settings.norm_eps, x);
+  at::Tensor heads = linear_forward(*indexer.wq_b, read).view({x.size(0), settings.heads, -1});
+  if (indexer.scales.are_there()) heads = scaled_queries_forward(heads, positions.logarithms, indexer.scales);
+  return rotate_index(layer, heads, positions.rope);
 }
 
 /// Runs the layer's indexer over rows x [n, D] with the queries' latents [n, q_lora_rank].
 void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Tensor& latents,
-                 const RopeTable& table, const std::vector<int64_t>& offsets, const PickingRows& picking) {
+                 const LatentPositions& positions, const std::vector<int64_t>& offsets,
+                 const PickingRows& picking) {
   const IndexerSettings& settings = layer.indexing;
   const Indexer& indexer = layer.indexer;
   RowPicks& picks = *picking.picks;
   const int64_t n = x.size(0), size = settings.head_dim, topk = settings.topk;
-  const at::Tensor normed = layer_norm(indexer, settings.norm_eps, linear_forward(*indexer.wk, x));
-  const at::Tensor own = rotate_index(layer, normed.unsqueeze(1), table).squeeze(1);
+  const at::Tensor normed =
+      layer_norm(*indexer.norm_weight, *indexer.norm_bias, settings.norm_eps, linear_forward(*indexer.wk, x));
+  const at::Tensor own = rotate_index(layer, normed.unsqueeze(1), positions.rope).squeeze(1);
   const at::Tensor keys = picks.add_keys(picking.layer, picking.sequence_begin, picking.begin, own);
   const int64_t prefix = picking.begin - picking.sequence_begin;
   at::Tensor queries, weights;  // of the rows, where any of them picks
@@ -77,8 +95,7 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
     const int64_t begin = first_picking(picking, more, end);
     if (begin >= end) continue;
     if (!queries.defined()) {
-      queries =
-          rotate_index(layer, linear_forward(*indexer.wq_b, latents).view({n, settings.heads, size}), table);
+      queries = index_queries(layer, x, latents, positions);
       weights = wide_product(*indexer.weights_proj, x)
                     .mul_(1.0 / std::sqrt(static_cast<double>(size) * static_cast<double>(settings.heads)));
     }
@@ -92,7 +109,7 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
 
 /// What is picked for rows, those of their first run if they have run before.
 PickedRows picked_rows(const LatentAttention& layer, const at::Tensor& x, const at::Tensor& latents,
-                       const RopeTable& table, const std::vector<int64_t>& offsets,
+                       const LatentPositions& positions, const std::vector<int64_t>& offsets,
                        const PickingRows& picking) {
   if (picking.picks == nullptr || !picking.picks->are_needed()) return {};
   const int64_t n = x.size(0);
@@ -104,7 +121,7 @@ PickedRows picked_rows(const LatentAttention& layer, const at::Tensor& x, const 
           picking.layer);
     const at::NoGradGuard no_grad;
     const MemoryScope scope("indexer");
-    run_indexer(layer, x.detach(), latents.detach(), table, offsets, picking);
+    run_indexer(layer, x.detach(), latents.detach(), positions, offsets, picking);
   }
   bool are_read = picking.picks->are_given();
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
@@ -126,8 +143,12 @@ std::vector<const Linear*> LatentAttention::query_maps() const {
 bool LatentAttention::trainable() const {
   if (kv_b_proj == nullptr) return false;
   std::vector<const Linear*> maps = query_maps();
-  maps.insert(maps.end(), {kv_a_proj, kv_b_proj});
-  if (gate_proj != nullptr) maps.push_back(gate_proj);
+  for (const Linear* map : {kv_a_proj, kv_b_proj, gate_proj}) {
+    if (map != nullptr) maps.push_back(map);
+  }
+  for (const Parameter* numbers : {scales.scale, scales.bias, rotates ? alpha : nullptr}) {
+    if (numbers != nullptr && numbers->trainable()) return true;
+  }
   const auto is_trained = [](const RmsNorm& norm) {
     return norm.weight != nullptr && norm.weight->trainable();
   };
@@ -140,19 +161,21 @@ LatentRows latent_rows(const LatentAttention& layer, const at::Tensor& x, const 
   return rows_of(layer, linear(x, {layer.kv_a_proj}).front(), table, ops);
 }
 
-at::Tensor latent_forward(const LatentAttention& layer, const at::Tensor& x, const RopeTable& table,
+at::Tensor latent_forward(const LatentAttention& layer, const at::Tensor& x, const LatentPositions& positions,
                           const std::vector<int64_t>& offsets, const Prefix& prefix,
                           const AttentionSettings& settings, const ModelOps& ops, const PickingRows& picking,
                           LatentRows& own) {
-  std::vector<const Linear*> maps{layer.query_maps().front(), layer.kv_a_proj};
-  if (layer.gate_proj != nullptr) maps.push_back(layer.gate_proj);
+  std::vector<const Linear*> maps{layer.query_maps().front()};
+  for (const Linear* map : {layer.kv_a_proj, layer.gate_proj}) {
+    if (map != nullptr) maps.push_back(map);
+  }
   const auto first = linear(x, maps);
-  own = rows_of(layer, first[1], table, ops);
+  if (layer.kv_a_proj != nullptr) own = rows_of(layer, first[1], positions.rope, ops);
   const at::Tensor of_queries = layer.q_a_proj != nullptr ? ops.rms_norm(first[0], layer.q_a_norm) : first[0];
-  const PickedRows picked = picked_rows(layer, x, of_queries, table, offsets, picking);
-  const at::Tensor attended = latent_attention(queries(layer, of_queries, table, ops), own.latents,
+  const PickedRows picked = picked_rows(layer, x, of_queries, positions, offsets, picking);
+  const at::Tensor attended = latent_attention(queries(layer, of_queries, positions, ops), own.latents,
                                                own.rotated, offsets, prefix, settings, layer.heads, picked);
-  return layer.gate_proj == nullptr ? attended : gated_output(attended, first[2].view(attended.sizes()));
+  return layer.gate_proj == nullptr ? attended : gated_output(attended, first.back().view(attended.sizes()));
 }
 
 }  // namespace streambp

@@ -100,8 +100,8 @@ std::vector<std::string> attention_names(const Config& config) {
     return names;
   }
   if (!config.is_latent()) return {"q_proj", "k_proj", "v_proj", modules_of(config).out};
-  if (config.latent.q_lora_rank == 0) return {"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
   std::vector<std::string> names{"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
+  if (config.latent.q_lora_rank == 0) names = {"q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"};
   // Whose adapters have their part in choices, and no gradient, as in PEFT.
   if (config.has_indexers()) names.insert(names.end(), {"wq_b", "wk", "weights_proj"});
   return names;

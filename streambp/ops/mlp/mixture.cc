@@ -83,12 +83,13 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   return shares;
 }
 
-/// The router's logits [n, X]. Those whose scores a correction next to them is to tell apart are summed in
-/// float32 or wider, as in transformers.
+/// The router's logits [n, X]. Those whose scores a correction next to them is to tell apart, and wide ones,
+/// are summed in float32 or wider, as in transformers.
 at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
   const Linear& router = *settings.router;
   const at::ScalarType wide = sum_dtype(x);
-  if (settings.correction == nullptr || x.scalar_type() == wide) return linear_forward(router, x);
+  if ((settings.correction == nullptr && !settings.wide_logits) || x.scalar_type() == wide)
+    return linear_forward(router, x);
   const at::Tensor rows = x.to(wide);
   const auto transposed = [&](const Parameter& matrix) { return matrix.value.to(wide).t(); };
   at::Tensor logits = at::mm(rows, transposed(*router.weight));

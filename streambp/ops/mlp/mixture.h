@@ -61,6 +61,7 @@ struct Mixture {
   const Linear* router = nullptr;  // [X, D]
   /// DeepSeek V3, GLM-4.5 and LFM2: the scores are sigmoids of the logits instead of their softmax.
   bool sigmoid = false;
+  bool wide_logits = false;  // the router's are float32 or wider
   /// DeepSeek V4: they are square roots of the logits' softplus.
   bool sqrt_softplus = false;
   /// DeepSeek V4's hash routers: the experts [V, k] of each token of the vocabulary, in float32 or wider,

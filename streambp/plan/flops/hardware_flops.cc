@@ -43,7 +43,7 @@ class LayerFlops {
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
       for (const Linear* map : latent.query_maps()) queries_.add(*map);
       if (latent.gate_proj != nullptr) queries_.add(*latent.gate_proj);
-      keys_values_.add(*latent.kv_a_proj);
+      if (latent.kv_a_proj != nullptr) keys_values_.add(*latent.kv_a_proj);
       expansion_.add(*latent.kv_b_proj);
       indexer_ = indexer_flops(weights, lengths);
     } else if (weights.block.is_there()) {

@@ -54,8 +54,9 @@ std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& we
   }
   if (weights.latent.kv_b_proj == nullptr) return weights.projections();  // none without a first half
   std::vector<const Linear*> maps = weights.latent.query_maps();
-  maps.insert(maps.end(), {weights.latent.kv_a_proj, weights.latent.kv_b_proj});
-  if (weights.latent.gate_proj != nullptr) maps.push_back(weights.latent.gate_proj);
+  for (const Linear* map : {weights.latent.kv_a_proj, weights.latent.kv_b_proj, weights.latent.gate_proj}) {
+    if (map != nullptr) maps.push_back(map);
+  }
   return maps;
 }
 

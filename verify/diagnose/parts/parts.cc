@@ -164,7 +164,7 @@ class PartsSearch {
         std::find(facts_.advantages.begin(), facts_.advantages.end(), 0.0) == facts_.advantages.end())
       add("router-loss", "the loss that balances the experts (router_aux_loss_coef)", rest_);
     const MixtureSettings& mixture = subject_.model.config().mixture;
-    if (mixture.num_experts == 0 || mixture.sigmoid_scores || mixture.sqrt_softplus_scores ||
+    if (mixture.num_experts == 0 || !mixture.has_router_loss() ||
         objective_->router_loss.of(mixture) != 0.0 || !objective_kind(subject_.objective).knows_router_loss)
       return;
     const auto with = with_options("router_aux_loss_coef", "1");

@@ -87,6 +87,18 @@ inline constexpr const char* kDeepseekV4Tiny = R"({"moe_intermediate_size": 12, 
   "heavily_compressed_attention": 5}, "q_lora_rank": 9, "o_groups": 2, "o_lora_rank": 7, "sliding_window": 6,
   "compress_rope_theta": 900.0, "partial_rotary_factor": 0.4, "index_n_heads": 8, "index_head_dim": 6,
   "index_topk": 3, "hc_mult": 3, "hc_sinkhorn_iters": 4, "hc_eps": 1e-3, "router_aux_loss_coef": 0.0})";
+// The class's own sizes (transformers 5.24), which it documents as Mistral Large 4's.
+inline constexpr const char* kMistralLarge4 = R"({"n_routed_experts": 128, "num_experts_per_tok": 4, "moe_intermediate_size": 6144,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 1,
+  "kv_lora_rank": 512, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 128, "index_topk": 2048,
+  "index_n_heads": 32, "index_head_dim": 128, "no_rope_layer_interval": 4, "final_logit_softcapping": 30.0})";
+inline constexpr const char* kMistralLarge4Tiny = R"({"mlp_layer_types": ["dense", "sparse", "sparse", "dense"], "n_routed_experts": 6,
+  "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_shared_experts": 1, "n_group": 3, "topk_group": 2,
+  "routed_scaling_factor": 1.3, "kv_lora_rank": 11, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6, "v_head_dim": 13,
+  "attention_bias": true, "index_topk": 4, "index_n_heads": 2, "index_head_dim": 8, "no_rope_layers": [1, 0, 1, 1],
+  "kv_source_layers": [0, 1, 0, 3], "indexer_types": ["full", "full", "full", "shared"], "final_logit_softcapping": 3.0,
+  "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.2,
+  "mscale_all_dim": 0.9}})";
 inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,

@@ -18,7 +18,9 @@ WHOLE = {
     "Gemma4ForConditionalGeneration": {"Gemma4TextModel": "Gemma4ForCausalLM"},
     "MuseGlimmerForConditionalGeneration": {"MuseGlimmerTextModel": "MuseGlimmerForCausalLM"},
     "Mistral3ForConditionalGeneration": {"MistralModel": "MistralForCausalLM", "Ministral3Model": "Ministral3ForCausalLM"},
-    "Step3p7ForConditionalGeneration": {"Step3p7TextModel": "Step3p7ForCausalLM"},  # which transformers has not
+    # Of which transformers has not the class of text alone.
+    "Step3p7ForConditionalGeneration": {"Step3p7TextModel": "Step3p7ForCausalLM"},
+    "MistralLarge4ForConditionalGeneration": {"MistralLarge4TextModel": "MistralLarge4ForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"Qwen3_5TextModel": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM"},
 }

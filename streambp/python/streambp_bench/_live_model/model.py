@@ -27,7 +27,8 @@ CORRECTIONS = (".e_score_correction_bias", ".expert_bias")  # a router's buffer,
 HYPER = tuple(f".{module}.{name}" for module in ("attn_hc", "ffn_hc") for name in ("fn", "base", "scale")) + (
     ".hc_head.hc_fn", ".hc_head.hc_base", ".hc_head.hc_scale")  # trained, unlike the others
 TABLES = (".gate.tid2eid",)  # the experts of each token (DeepSeek V4)
-WIDE = (*CORRECTIONS, *TABLES, *HYPER, *(f".indexer.{name}{base}.weight" for name in ("weights_proj", "scorer.weights_proj") for base in ("", ".base_layer")))
+FREQUENCIES = (".rotary_emb.alpha",)  # logarithms of their factors (Mistral Large 4), trained too
+WIDE = (*CORRECTIONS, *TABLES, *HYPER, *FREQUENCIES, *(f".indexer.{name}{base}.weight" for name in ("weights_proj", "scorer.weights_proj") for base in ("", ".base_layer")))
 BUFFERS = (*CORRECTIONS, *TABLES, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 

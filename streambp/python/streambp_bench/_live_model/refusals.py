@@ -46,6 +46,9 @@ def check_layers(base):
     if text_config(base).model_type == "zamba2":
         raise InputError("Zamba 2: its layers take the embedding and a block that several of them share, which streambp_bench.patch() does not hand them; "
                          "streambp_bench.backward(model, ...) has the same gradients")
+    if text_config(base).model_type == "mistral_large4_text":
+        raise InputError("Mistral Large 4: its layers rotate by trained frequencies that they have in common, which streambp_bench.patch() does not hand them; "
+                         "streambp_bench.backward(model, ...) has the same gradients")
     if text_config(base).model_type == "gemma4_text":
         raise InputError("Gemma 4: its layers take keys, values and embeddings from elsewhere, which streambp_bench.patch() does not hand them; "
                          "streambp_bench.backward(model, ...) has the same gradients")

@@ -73,8 +73,9 @@ void expect_groups(Model& model) {
 }
 
 TEST(GradientGroups, HoldEveryTrainedParameterOnce) {
-  for (const char* name : {"qwen3-tiny", "llama-tied-tiny", "gemma4-per-layer-tiny", "qwen3.5-tiny",
-                           "phi3-tiny", "deepseek-v3-tiny", "gpt-oss-tiny", "zamba2-tiny"}) {
+  for (const char* name :
+       {"qwen3-tiny", "llama-tied-tiny", "gemma4-per-layer-tiny", "qwen3.5-tiny", "phi3-tiny",
+        "deepseek-v3-tiny", "gpt-oss-tiny", "zamba2-tiny", "mistral-large4-tiny"}) {
     SCOPED_TRACE(name);
     Model model = Model::random(preset(name), {at::kDouble, at::kCPU, at::kDouble, {}}, 1);
     expect_groups(model);
@@ -103,6 +104,14 @@ TEST(GradientGroups, OfPerLayerInputsAreFinalLastWhereTheEmbeddingIsFrozen) {
   Model model =
       Model::random(preset("gemma4-per-layer-tiny"), {at::kDouble, at::kCPU, at::kDouble, of_inputs}, 1);
   EXPECT_EQ(gradient_groups(model).back().size(), 3);  // the table, the projection and its norm
+  expect_groups(model);
+}
+
+TEST(GradientGroups, OfTrainedFrequenciesAreFinalLastWhereTheEmbeddingIsFrozen) {
+  const auto of_frequencies = [](const std::string& name) { return name == kTrainedFrequencies; };
+  Model model =
+      Model::random(preset("mistral-large4-tiny"), {at::kDouble, at::kCPU, at::kDouble, of_frequencies}, 1);
+  EXPECT_EQ(gradient_groups(model).size(), 1);
   expect_groups(model);
 }
 

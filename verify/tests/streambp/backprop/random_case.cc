@@ -141,6 +141,11 @@ class RandomSizes {
       if (config_.contains(key)) set(key, std::min(config_[key].get<int>(), layers - 1));
     }
     set("hc_mult", 1 + draw_.groups);
+    if (config_.contains("kv_source_layers")) {  // the last layer of a kind that others read
+      json sources = json::array();
+      for (int layer = 0; layer < layers; ++layer) sources.push_back(layer == 2 ? 0 : layer);
+      set("kv_source_layers", sources);
+    }
     // Two layers, one of each kind, are below those that share.
     if (config_.contains("num_kv_shared_layers")) set("num_kv_shared_layers", std::max(layers - 2, 0));
   }

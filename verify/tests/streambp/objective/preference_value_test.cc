@@ -335,7 +335,8 @@ TEST(RouterLoss, IsTheTrainersOrTheModels) {
   EXPECT_THROW(coefficient("dpo", {{"router_aux_loss_coef", "-1"}}), InputError);
   // Routers whose scores are no softmax: TRL would add a loss of softmaxes of them.
   for (bool MixtureSettings::*scores :
-       {&MixtureSettings::sigmoid_scores, &MixtureSettings::sqrt_softplus_scores}) {
+       {&MixtureSettings::sigmoid_scores, &MixtureSettings::sqrt_softplus_scores,
+        &MixtureSettings::wide_logits}) {
     MixtureSettings corrected = mixture;
     corrected.*scores = true;
     corrected.output_router_logits = false;

@@ -44,7 +44,17 @@ if hasattr(transformers, "Step3p7Config"):  # since 5.24
         "share_expert_dim": 20, "moe_router_scaling_factor": 1.7, "swiglu_limits": [0, 0.5, 0, 0], "swiglu_limits_shared": [0.6, 0, 0, 0.4],
         "rope_parameters": {"full_attention": {**LLAMA3, "partial_rotary_factor": 0.5}, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
     }, {"image_token_id": 60})
-PATCHED = [name for name in MODELS if name != "gemma4"]
+if hasattr(transformers, "MistralLarge4Config"):  # likewise
+    MODELS["mistral_large4"] = ("MistralLarge4", {**TOWER, "model_type": "pixtral", "head_dim": 8, "intermediate_size": 24, "num_hidden_layers": 1}, {
+        **{key: value for key, value in TEXT.items() if key != "head_dim"}, "num_key_value_heads": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "kv_lora_rank": 7, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 4,
+        "index_topk": 6, "index_n_heads": 8, "index_head_dim": 10, "indexer_types": ["full", "full", "shared", "full"], "no_rope_layer_interval": 2,
+        "kv_source_layers": [0, 1, 0, 3],
+        "final_logit_softcapping": 4.0, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+    }, {"image_token_index": 60})
+# Whose layers are given more than the layer below gives: by their own code alone.
+UNPATCHED = {"gemma4": "Gemma 4", "mistral_large4": "Mistral Large 4"}
+PATCHED = [name for name in MODELS if name not in UNPATCHED]
 
 
 def whole(name):
@@ -52,11 +62,11 @@ def whole(name):
     torch.manual_seed(3)
     with in_float64():
         config = getattr(transformers, f"{family}Config")(vision_config=copy.deepcopy(tower), text_config=copy.deepcopy(text), **more)
-        config._attn_implementation = "eager"
+        config._attn_implementation = config._experts_implementation = "eager"
         model = getattr(transformers, f"{family}ForConditionalGeneration")(config).double()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
+        for key, parameter in model.named_parameters():
+            if parameter.dim() > 1 or key.endswith((".alpha", ".softmax_scaling.scale")):
                 parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64) * 0.3)
     return model.train()
 
@@ -119,14 +129,33 @@ class WholeModels(Case):
                 model.train().zero_grad()
                 model(**inputs, logits_to_keep=4, use_cache=False).logits.square().sum().backward()
             self.assert_gradients(of_text(of_logits), of_text(take_gradients(model)), f"{name}, logits")
-        self.assert_refused(lambda: sb.patch(whole("gemma4"), lane="engine"), "Gemma 4", "streambp_bench.backward")
+        for name, words in UNPATCHED.items():
+            if name in MODELS:
+                self.assert_refused(lambda name=name: sb.patch(whole(name), lane="engine"), words, "streambp_bench.backward")
+
+    @unittest.skipUnless("mistral_large4" in MODELS, "needs transformers 5.24")
+    def test_trained_frequencies_are_patched_by_the_layers_own_code(self):
+        limit = 1e-5  # which has norms and routers in float32
+        model, batch = whole("mistral_large4"), batch_of(58, (29, 11, 18), "right")
+        theirs_loss, theirs = autograd(model, batch, wide=False)
+        sb.patch(model, chunk=7)
+        loss = model(**batch, use_cache=False).loss
+        loss.backward()
+        sb.unpatch(model)
+        self.assertTrue(model.model.language_model.rotary_emb.alpha.grad.any())
+        reached = type(self).reached
+        self.assert_loss(loss.item(), theirs_loss, "patched", limit)
+        self.assert_gradients(of_text(take_gradients(model)), of_text(theirs), "patched", limit)
+        type(self).reached = reached
 
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
+        of_latents = {"mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"}}
         for name, settings in {"gemma3": {"target_modules": attention, "rank_pattern": {"language_model.layers.1.self_attn.q_proj": 2}},
                                "mistral3": {"target_modules": r".*language_model.*\.(q_proj|down_proj)", "alpha_pattern": {"down_proj": 9}},
                                "qwen3_5": {"target_modules": ["q_proj", "out_proj", "lm_head"]},
-                               "gemma4": {"target_modules": r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.(q|o|up)_proj"}}.items():
+                               "gemma4": {"target_modules": r"model\.language_model\.layers\.\d+\.(self_attn|mlp)\.(q|o|up)_proj"},
+                               **{name: settings for name, settings in of_latents.items() if name in MODELS}}.items():
             batch = batch_of(58, (19, 12))
             with self.subTest(model=name):
                 model = adapted(name, **settings)

@@ -53,6 +53,7 @@ const std::map<std::string, int64_t> kOfClasses = {
     {"zamba2-2.7b", 2'662'214'560},
     {"zamba2-7b", 7'356'749'648},
     {"deepseek-v4-flash", 284'325'869'015 + 40 * 256 + 3 * 129280 * 6},
+    {"mistral-large-4", 1'050'118'202'912},
     {"glm-5", 743'911'199'232 + 75 * 256}};
 
 // What the model cards and `model.safetensors.index.json` give, of Granite 4 and Nemotron-H transformers'

@@ -187,6 +187,16 @@ TEST(HardwareFlops, CountTheGatesOfStreams) {
                          "hy-v4-tiny, LoRA");
 }
 
+// Of rows that see all rows up to themselves.
+TEST(HardwareFlops, CountLatentLayersThatDoNotRotate) {
+  nlohmann::json config = nlohmann::json::parse(preset_json("mistral-large4-tiny"));
+  config["index_topk"] = 64;
+  Model model = Model::random(parse_config(config.dump(), "mistral-large4-tiny"),
+                              {.dtype = at::kDouble, .gradient_dtype = at::kDouble}, 3);
+  expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5), "sft", {},
+                         "mistral-large4-tiny");
+}
+
 // Chunks leave states for which a shared block runs once more.
 TEST(HardwareFlops, CountBlocksAsOftenAsTheyRun) {
   for (const char* name : {"zamba2-tiny", "zamba2-plain-tiny"}) {
