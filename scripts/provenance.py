@@ -30,7 +30,6 @@ OLD = {
     "compare-8192": "the machine, in rows of Hugging Face",
     "cuda": "the machine of table 8; what is measured names its GPU",
     "paper-times-cpu": "unmodified sources",
-    "precision-hf": "cores, date",
     "python": "the machine, in rows of Hugging Face",
     "python-times": "unmodified sources; the machine, in rows of Hugging Face",
     "qwen3.5-1": "the machine, in rows of Hugging Face",
