@@ -197,7 +197,7 @@ class Weights:
         missing = [name for name in expected if name not in views]
         if missing:
             raise InputError(f"{self.class_name} has no parameter {missing[0]}, which its config asks for "
-                             f"({len(missing)} missing)")
+                             f"({len(missing)} missing); sb.patch(model) trains it by its own code")
 
 
 _engines = weakref.WeakKeyDictionary()  # base model -> {adapter's name or None: (key, engine)}

@@ -44,7 +44,7 @@ if hasattr(transformers, "Step3p7Config"):  # since 5.24
         "share_expert_dim": 20, "moe_router_scaling_factor": 1.7, "swiglu_limits": [0, 0.5, 0, 0], "swiglu_limits_shared": [0.6, 0, 0, 0.4],
         "rope_parameters": {"full_attention": {**LLAMA3, "partial_rotary_factor": 0.5}, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
     }, {"image_token_id": 60})
-if hasattr(transformers, "MistralLarge4Config"):  # likewise
+    # Its trained frequencies are a buffer before, which the engine refuses by name.
     MODELS["mistral_large4"] = ("MistralLarge4", {**TOWER, "model_type": "pixtral", "head_dim": 8, "intermediate_size": 24, "num_hidden_layers": 1}, {
         **{key: value for key, value in TEXT.items() if key != "head_dim"}, "num_key_value_heads": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
         "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "kv_lora_rank": 7, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 4,
