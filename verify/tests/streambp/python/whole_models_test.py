@@ -36,7 +36,7 @@ MODELS = {
                      {"image_token_id": 60, "video_token_id": 59, "out_hidden_size": 64, "projector_hidden_size": 16}),
     "qwen3_5": ("Qwen3_5", QWEN_TOWER, {**TEXT, **HYBRID}, {"image_token_id": 60, "video_token_id": 59}),
 }
-if hasattr(transformers, "Step3p7Config"):  # since 5.24
+if hasattr(transformers, "Step3p7Config"):
     LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     MODELS["step3p7"] = ("Step3p7", {**TOWER, "image_size": 16, "patch_size": 4}, {
         **TEXT, "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"], "sliding_window": 7, "num_sliding_attention_heads": 3,
@@ -44,7 +44,8 @@ if hasattr(transformers, "Step3p7Config"):  # since 5.24
         "share_expert_dim": 20, "moe_router_scaling_factor": 1.7, "swiglu_limits": [0, 0.5, 0, 0], "swiglu_limits_shared": [0.6, 0, 0, 0.4],
         "rope_parameters": {"full_attention": {**LLAMA3, "partial_rotary_factor": 0.5}, "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
     }, {"image_token_id": 60})
-    # Its trained frequencies are a buffer before, which the engine refuses by name.
+# Trained frequencies are a buffer in transformers 5.23, which the engine refuses by name.
+if tuple(map(int, transformers.__version__.split(".")[:2])) >= (5, 24):
     MODELS["mistral_large4"] = ("MistralLarge4", {**TOWER, "model_type": "pixtral", "head_dim": 8, "intermediate_size": 24, "num_hidden_layers": 1}, {
         **{key: value for key, value in TEXT.items() if key != "head_dim"}, "num_key_value_heads": 2, "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
         "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "kv_lora_rank": 7, "qk_nope_head_dim": 5, "qk_rope_head_dim": 6, "v_head_dim": 4,
