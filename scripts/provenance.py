@@ -25,9 +25,6 @@ BEGIN, END = "<!-- scripts/provenance.py -->\n", "<!-- end -->\n"
 MEMBERS = ("argv", "commit", "cores", "cpu", "date", "modified")
 # Folder, below results/: what its records lack.
 OLD = {
-    "compare-2048": "the machine, in rows of Hugging Face",
-    "compare-4096": "the machine, in rows of Hugging Face",
-    "compare-8192": "the machine, in rows of Hugging Face",
     "cuda": "the machine of table 8; what is measured names its GPU",
     "paper-times-cpu": "unmodified sources",
     "python": "the machine, in rows of Hugging Face",
