@@ -9,13 +9,10 @@
 #include "streambp/error.h"
 #include "streambp/model/given_experts.h"
 #include "verify/equality/subject.h"
-#include "verify/reference_evaluation.h"
-#include "verify/reference_objective.h"
+#include "verify/tests/streambp/backprop/given_testing.h"
 
 namespace streambp::verify {
 namespace {
-
-constexpr int64_t kReplayLength = 13;
 
 /// Drawn experts of every token, of all layers of `config` or of those with experts; every fifth token's are
 /// the router's to choose.
@@ -31,81 +28,37 @@ at::Tensor drawn_experts(const Config& config, int64_t tokens, bool of_all, bool
   return experts;
 }
 
-struct ReplayCase {
-  std::string model;
-  std::string objective = "sft";
-  std::string tuning = "full";
-  std::string batch = "left";
-};
-
-std::ostream& operator<<(std::ostream& out, const ReplayCase& of) {
-  return out << of.model << ", " << of.objective << ", " << of.tuning << ", " << of.batch;
-}
-
-class Replay : public testing::TestWithParam<ReplayCase> {};
+class Replay : public testing::TestWithParam<GivenCase> {};
 
 TEST_P(Replay, GivesTheGradientsOfTheGivenExperts) {
-  const ReplayCase& of = GetParam();
-  EqualitySubject subject = make_subject({of.model, of.objective, {}, of.tuning, of.batch, kReplayLength}, 7);
-  Settings standard;
-  standard.method = Method::kStandard;
-  const auto run = [&](const Settings& settings) {
-    return evaluate(subject.model, subject.batch, *subject.objective, settings);
-  };
-  const Evaluation chosen = run(standard);
-  const bool of_all = of.batch == "left";
-  subject.batch.router_indices =
-      drawn_experts(subject.model.config(), subject.batch.size(), of_all, /*leaves_some=*/!of_all);
-  const Evaluation expected = run(standard);
-  EXPECT_GT(measure(chosen, expected).worst_gradient(), 1e-2) << "the given experts change nothing";
-  const Evaluation reference = evaluate_reference(subject.model, subject.batch,
-                                                  reference_objective(of.objective, subject.batch, {}, {}),
-                                                  subject.lora ? &*subject.lora : nullptr);
-  double worst = 0.0, worst_to_reference = 0.0;
-  const auto check = [&](const Settings& settings, const std::string& what) {
-    const Evaluation found = run(settings);
-    const EvaluationErrors errors = measure(found, expected), to_reference = measure(found, reference);
-    worst = worse(worst, errors.worst());
-    worst_to_reference = worse(worst_to_reference, to_reference.worst());
-    EXPECT_TRUE(errors.worst() <= 1e-12)
-        << what << ": " << errors.worst() << " in " << errors.worst_parameter();
-    EXPECT_TRUE(to_reference.worst() <= 1e-10)
-        << what << ": " << to_reference.worst() << " in " << to_reference.worst_parameter() << ", reference";
-  };
-  check(standard, "standard");
-  Settings settings;
-  settings.method = Method::kCheckpoint;
-  check(settings, "checkpoint");
-  settings.method = Method::kStreambp;
-  for (const int64_t chunk : {1, 4, 12, 13, 14, 17}) {
-    settings.chunk = chunk;
-    check(settings, fmt::format("streambp, chunk {}", chunk));
-  }
-  settings.chunk = 5;
-  settings.every = 2;
-  check(settings, "streambp, every second input");
-  fmt::print("worst error to standard {:.1e}, to the reference {:.1e}\n", worst, worst_to_reference);
+  expect_gradients_of_given(GetParam(),
+                            [](EqualitySubject& subject, bool of_all) {
+                              subject.batch.router_indices =
+                                  drawn_experts(subject.model.config(), subject.batch.size(), of_all,
+                                                /*leaves_some=*/!of_all);
+                            },
+                            /*others=*/{});
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Families, Replay,
-    testing::Values(ReplayCase{"qwen3-moe-tiny"}, ReplayCase{"qwen3-moe-plain-tiny", "sft", "full", "masked"},
-                    ReplayCase{"qwen2-moe-tiny"}, ReplayCase{"mixtral-tiny", "sft", "full", "three"},
-                    ReplayCase{"minimax-m2-tiny"}, ReplayCase{"gpt-oss-tiny", "sft", "full", "masked"},
-                    ReplayCase{"gpt-oss-tiny", "sft", "lora", "right"}, ReplayCase{"qwen3.5-moe-tiny"},
-                    ReplayCase{"deepseek-v3-tiny", "sft", "full", "three"}, ReplayCase{"deepseek-v32-tiny"},
-                    ReplayCase{"glm-moe-dsa-tiny", "sft", "full", "masked"}, ReplayCase{"glm4-moe-tiny"},
-                    ReplayCase{"gemma4-moe-tiny", "sft", "full", "masked"}, ReplayCase{"granite-moe-tiny"},
-                    ReplayCase{"granite-hybrid-moe-tiny", "sft", "full", "masked"},
-                    ReplayCase{"ernie4-5-moe-tiny"}, ReplayCase{"lfm2-moe-tiny"},
-                    ReplayCase{"kimi-linear-tiny"}, ReplayCase{"nemotron-h-tiny", "sft", "full", "three"},
-                    ReplayCase{"step3p7-tiny"}, ReplayCase{"step3p7-tiny", "grpo", "full", "right"},
-                    ReplayCase{"qwen3-moe-plain-tiny", "dpo", "full", "right"},
-                    ReplayCase{"qwen3-moe-plain-tiny", "grpo", "full", "left"}));
+    testing::Values(GivenCase{"qwen3-moe-tiny"}, GivenCase{"qwen3-moe-plain-tiny", "sft", "full", "masked"},
+                    GivenCase{"qwen2-moe-tiny"}, GivenCase{"mixtral-tiny", "sft", "full", "three"},
+                    GivenCase{"minimax-m2-tiny"}, GivenCase{"gpt-oss-tiny", "sft", "full", "masked"},
+                    GivenCase{"gpt-oss-tiny", "sft", "lora", "right"}, GivenCase{"qwen3.5-moe-tiny"},
+                    GivenCase{"deepseek-v3-tiny", "sft", "full", "three"}, GivenCase{"deepseek-v32-tiny"},
+                    GivenCase{"glm-moe-dsa-tiny", "sft", "full", "masked"}, GivenCase{"glm4-moe-tiny"},
+                    GivenCase{"gemma4-moe-tiny", "sft", "full", "masked"}, GivenCase{"granite-moe-tiny"},
+                    GivenCase{"granite-hybrid-moe-tiny", "sft", "full", "masked"},
+                    GivenCase{"ernie4-5-moe-tiny"}, GivenCase{"lfm2-moe-tiny"}, GivenCase{"kimi-linear-tiny"},
+                    GivenCase{"nemotron-h-tiny", "sft", "full", "three"}, GivenCase{"step3p7-tiny"},
+                    GivenCase{"step3p7-tiny", "grpo", "full", "right"},
+                    GivenCase{"qwen3-moe-plain-tiny", "dpo", "full", "right"},
+                    GivenCase{"qwen3-moe-plain-tiny", "grpo", "full", "left"}));
 
 TEST(Replay, GoesThroughEveryMethod) {
   EqualitySubject subject =
-      make_subject({"qwen3-moe-plain-tiny", "sft", {}, "full", "left", kReplayLength}, 7);
+      make_subject({"qwen3-moe-plain-tiny", "sft", {}, "full", "left", kGivenLength}, 7);
   subject.batch.router_indices = drawn_experts(subject.model.config(), subject.batch.size(), true, true);
   Settings settings;
   settings.method = Method::kStandard;

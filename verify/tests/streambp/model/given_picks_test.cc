@@ -11,13 +11,10 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "verify/equality/subject.h"
-#include "verify/reference_evaluation.h"
-#include "verify/reference_objective.h"
+#include "verify/tests/streambp/backprop/given_testing.h"
 
 namespace streambp::verify {
 namespace {
-
-constexpr int64_t kPicksLength = 13;
 
 int64_t layers_with_indexers(const Config& config) {
   int64_t count = 0;
@@ -53,79 +50,30 @@ at::Tensor drawn_picks(const Config& config, const Batch& batch, bool of_all, bo
   return picks;
 }
 
-struct PicksCase {
-  std::string model;
-  std::string objective = "sft";
-  std::string tuning = "full";
-  std::string batch = "left";
-};
-
-std::ostream& operator<<(std::ostream& out, const PicksCase& of) {
-  return out << of.model << ", " << of.objective << ", " << of.tuning << ", " << of.batch;
-}
-
-class GivenPicks : public testing::TestWithParam<PicksCase> {};
+class GivenPicks : public testing::TestWithParam<GivenCase> {};
 
 TEST_P(GivenPicks, AreWhatAttentionSees) {
-  const PicksCase& of = GetParam();
-  EqualitySubject subject = make_subject({of.model, of.objective, {}, of.tuning, of.batch, kPicksLength}, 7);
-  Settings standard;
-  standard.method = Method::kStandard;
-  const auto run = [&](const Settings& settings) {
-    return evaluate(subject.model, subject.batch, *subject.objective, settings);
-  };
-  const Evaluation picked = run(standard);
-  const bool of_all = of.batch == "left";
-  subject.batch.indexer_indices = drawn_picks(subject.model.config(), subject.batch, of_all, !of_all);
-  const Evaluation expected = run(standard);
-  EXPECT_GT(measure(picked, expected).worst_gradient(), 1e-2) << "the given rows change nothing";
-  const Evaluation reference = evaluate_reference(subject.model, subject.batch,
-                                                  reference_objective(of.objective, subject.batch, {}, {}),
-                                                  subject.lora ? &*subject.lora : nullptr);
-  double worst = 0.0, worst_to_reference = 0.0;
-  const auto check = [&](const Settings& settings, const std::string& what) {
-    const Evaluation found = run(settings);
-    const EvaluationErrors errors = measure(found, expected), to_reference = measure(found, reference);
-    worst = worse(worst, errors.worst());
-    worst_to_reference = worse(worst_to_reference, to_reference.worst());
-    EXPECT_TRUE(errors.worst() <= 1e-12)
-        << what << ": " << errors.worst() << " in " << errors.worst_parameter();
-    EXPECT_TRUE(to_reference.worst() <= 1e-10)
-        << what << ": " << to_reference.worst() << " in " << to_reference.worst_parameter() << ", reference";
-  };
-  check(standard, "standard");
-  Settings settings;
-  settings.method = Method::kCheckpoint;
-  check(settings, "checkpoint");
-  settings.method = Method::kStreambp;
-  for (const int64_t chunk : {1, 4, 12, 13, 14, 17}) {
-    settings.chunk = chunk;
-    check(settings, fmt::format("streambp, chunk {}", chunk));
-  }
-  settings.chunk = 5;
-  settings.every = 2;
-  check(settings, "streambp, every second input");
-  settings.every = 1;
-  for (const Method method : {Method::kLogitsOnly, Method::kTiled, Method::kChunkMajor}) {
-    settings.method = method;
-    check(settings, fmt::format("method {}", static_cast<int>(method)));
-  }
-  fmt::print("worst error to standard {:.1e}, to the reference {:.1e}\n", worst, worst_to_reference);
+  expect_gradients_of_given(GetParam(),
+                            [](EqualitySubject& subject, bool of_all) {
+                              subject.batch.indexer_indices = drawn_picks(
+                                  subject.model.config(), subject.batch, of_all, /*leaves_some=*/!of_all);
+                            },
+                            {Method::kLogitsOnly, Method::kTiled, Method::kChunkMajor});
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Families, GivenPicks,
-    testing::Values(PicksCase{"deepseek-v32-tiny"}, PicksCase{"deepseek-v32-tiny", "sft", "full", "three"},
-                    PicksCase{"deepseek-v32-tiny", "sft", "lora", "right"},
-                    PicksCase{"deepseek-v32-tiny", "grpo", "full", "left"},
-                    PicksCase{"glm-moe-dsa-tiny", "sft", "full", "packed"}, PicksCase{"glm-moe-dsa-tiny"},
-                    PicksCase{"glm-moe-dsa-tiny", "dpo", "full", "right"},
-                    PicksCase{"hy-v4-tiny", "sft", "full", "masked"}, PicksCase{"hy-v4-tiny"},
-                    PicksCase{"deepseek-v4-tiny"}, PicksCase{"deepseek-v4-tiny", "sft", "full", "packed"},
-                    PicksCase{"deepseek-v4-tiny", "sft", "lora", "right"}));
+    testing::Values(GivenCase{"deepseek-v32-tiny"}, GivenCase{"deepseek-v32-tiny", "sft", "full", "three"},
+                    GivenCase{"deepseek-v32-tiny", "sft", "lora", "right"},
+                    GivenCase{"deepseek-v32-tiny", "grpo", "full", "left"},
+                    GivenCase{"glm-moe-dsa-tiny", "sft", "full", "packed"}, GivenCase{"glm-moe-dsa-tiny"},
+                    GivenCase{"glm-moe-dsa-tiny", "dpo", "full", "right"},
+                    GivenCase{"hy-v4-tiny", "sft", "full", "masked"}, GivenCase{"hy-v4-tiny"},
+                    GivenCase{"deepseek-v4-tiny"}, GivenCase{"deepseek-v4-tiny", "sft", "full", "packed"},
+                    GivenCase{"deepseek-v4-tiny", "sft", "lora", "right"}));
 
 TEST(GivenPicks, OfEarlyTokensAreAllThatTheySee) {
-  EqualitySubject subject = make_subject({"deepseek-v32-tiny", "sft", {}, "full", "left", kPicksLength}, 7);
+  EqualitySubject subject = make_subject({"deepseek-v32-tiny", "sft", {}, "full", "left", kGivenLength}, 7);
   const Config& config = subject.model.config();
   Settings settings;
   settings.method = Method::kStandard;
