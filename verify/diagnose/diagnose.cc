@@ -1,20 +1,20 @@
 #include "verify/diagnose/diagnose.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <map>
 #include <set>
 #include <unistd.h>
 
 #include "streambp/error.h"
 #include "verify/diagnose/numbers.h"
 #include "verify/diagnose/parts/factor_words.h"
+#include "verify/diagnose/parts/few_parameters.h"
 #include "verify/diagnose/parts/longer_rows.h"
 #include "verify/diagnose/parts/tokens.h"
 #include "verify/diagnose/trials/biases.h"
+#include "verify/diagnose/trials/likely_pairs.h"
 
 namespace streambp::verify {
 namespace {
@@ -33,20 +33,19 @@ constexpr double kTie = 1.1;
 constexpr double kRounding = 1e-9;
 /// How far the plain engine may be from the truth, with nothing wrong.
 constexpr double kEngineLimit = 1e-8;
-/// Pairs that are run: of all, and in addition of every kind with the best single mistake and with the
-/// second.
-constexpr size_t kPairs = 24;
 /// Sums of parts fit, of gradients without noise, and leave nothing for mistakes of a list to explain.
 constexpr double kSumsFit = 1e-5;
 /// Of what the truth leaves, that such sums leave.
 constexpr double kShareOfTruths = 0.02;
+/// What norms, rotation or softmax in float32 do to gradients in float64.
+constexpr double kSinglePrecision = 1e-6;
 /// How many times the noise a gradient may be off.
 constexpr double kNoiseLimit = 3.0;
 /// Mistakes in the loss alone: what they are about.
 const std::set<std::string> kOfLosses{"options", "reference", "old", "normaliser", "advantages"};
 /// Mistakes that leave the loss and the forward pass as they are: what they are about.
-const std::set<std::string> kOfBackwardPasses{"detached", "tied embedding", "padding row", "sums"};
-constexpr std::array<size_t, 2> kOfEveryKind{3, 1};
+const std::set<std::string> kOfBackwardPasses{"detached", "tied embedding", "padding row", "sums",
+                                              "softcap's slope"};
 
 /// "37 of 150" on stderr, where somebody may be watching.
 void progress(size_t done, size_t all, const char* what) {
@@ -75,6 +74,8 @@ class Search {
         hypotheses_(hypotheses(subject, options.chunks)),
         noise_(std::max(noise, rounding_of(gradients))) {
     location_ = locate(subject.model.config(), gradients, truth, limits(truth));
+    if (location_ && location_->kind == Location::Kind::kEverywhere && is_precise())
+      look_past_single_precision();
     // Where routers' loads are balanced, tokens that no head sees have gradients too.
     const bool balanced = make_objective(subject.objective, subject.batch, subject.options)
                               ->router_loss.of(subject.model.config().mixture) != 0.0;
@@ -133,6 +134,18 @@ class Search {
     return all;
   }
 
+  /// A float64 model whose rotation or softmax is in float32 has all gradients a little off: what is farther
+  /// off is looked for.
+  void look_past_single_precision() {
+    GradientLimits wider = limits(truth_);
+    for (auto& [name, limit] : wider) limit = std::max(limit, kSinglePrecision);
+    std::optional<Location> found = locate(subject_.model.config(), gradients_, truth_, wider);
+    if (!found || found->kind == Location::Kind::kEverywhere) return;
+    location_ = std::move(found);
+    diagnosis_.notes.push_back(fmt::format(
+        "right means within {:.0e}, as where a part of the pass is in float32", kSinglePrecision));
+  }
+
   bool head_is_right() const { return location_ && location_->right.starts_with("the head"); }
 
   /// Whether what is known by now speaks against a mistake, alone: it is tried where no other explains the
@@ -157,6 +170,11 @@ class Search {
       const Fit fit = gauge_.measure(scaled);
       if (is_explanation(fit)) parts_.push_back({location_->name, location_->sentence, fit});
       if (!parts_.empty() && is_precise()) return;
+    }
+    if (location_ && location_->factors.empty() && !location_->alone.empty() && is_precise()) {
+      parts_ =
+          explain_few(subject_, gradients_, truth_, *location_, std::max(kSumsFit, kNoiseAllowance * noise_));
+      if (!parts_.empty()) return;
     }
     // Sums of right parts leave nothing but rounding.
     const double rounding = std::min(kSumsFit, kShareOfTruths * truth_fit_.residual);
@@ -252,49 +270,15 @@ class Search {
                              [](const Tried& a, const Tried& b) { return a.fit.residual < b.fit.residual; });
   }
 
-  struct Pair {
-    const Hypothesis* first;
-    const Hypothesis* second;
-    double residual;  // as if the two changed the gradients by the sum of what each does
-  };
-
-  /// Two small mistakes change the gradients by nearly the sum of what each does: of all pairs, those that
-  /// come closest so. A large mistake changes what a second one does: with each of the two that explain most,
-  /// some of every kind.
-  std::vector<Pair> likely_pairs() const {
-    std::vector<const Tried*> singles;
-    for (size_t i = 1; i < tried_.size(); ++i) singles.push_back(&tried_[i]);
-    std::sort(singles.begin(), singles.end(),
-              [](const Tried* a, const Tried* b) { return a->fit.residual < b->fit.residual; });
-    std::vector<std::pair<Pair, size_t>> all;  // with the rank of the first
-    for (size_t i = 0; i < singles.size(); ++i) {
-      for (size_t j = i + 1; j < singles.size(); ++j) {
-        const Hypothesis *first = singles[i]->of[0], *second = singles[j]->of[0];
-        if (first->about == second->about) continue;
-        const at::Tensor sum = singles[i]->sketch + singles[j]->sketch - tried_.front().sketch;
-        all.push_back({{first, second, gauge_.sketch_residual(sum)}, i});
-      }
-    }
-    std::sort(all.begin(), all.end(),
-              [](const auto& a, const auto& b) { return a.first.residual < b.first.residual; });
-    std::vector<Pair> chosen;
-    std::map<std::pair<size_t, std::string>, size_t> of_kind;
-    size_t of_all = 0;
-    for (const auto& [pair, rank] : all) {
-      const size_t most = rank < kOfEveryKind.size() ? kOfEveryKind[rank] : 0;
-      if (of_all < kPairs) {
-        ++of_all;
-      } else if (of_kind[{rank, pair.second->about}] >= most) {
-        continue;
-      }
-      ++of_kind[{rank, pair.second->about}];
-      chosen.push_back(pair);
-    }
-    return chosen;
+  std::vector<MistakePair> pairs() const {
+    std::vector<SingleMistake> singles;
+    for (size_t i = 1; i < tried_.size(); ++i)
+      singles.push_back({tried_[i].of[0], tried_[i].fit.residual, tried_[i].sketch});
+    return likely_pairs(std::move(singles), tried_.front().sketch, gauge_);
   }
 
   void try_pairs() {
-    const std::vector<Pair> pairs = likely_pairs();
+    const std::vector<MistakePair> pairs = this->pairs();
     for (size_t i = 0; i < pairs.size(); ++i) {
       progress(i + 1, pairs.size(), "pairs of mistakes");
       ++diagnosis_.pairs_tried;
@@ -318,15 +302,18 @@ class Search {
   }
 
   Diagnosis finish() {
-    std::stable_sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) {
-      // Within rounding the simpler one, which comes first.
-      return std::max(a.fit.residual, kRounding) < std::max(b.fit.residual, kRounding);
+    // Within rounding the simpler one, which comes first: the truth, where it leaves as little as float32
+    // does.
+    const double rounding =
+        truth_fit_.residual <= kSinglePrecision ? std::max(kTie * truth_fit_.residual, kRounding) : kRounding;
+    std::stable_sort(tried_.begin(), tried_.end(), [rounding](const Tried& a, const Tried& b) {
+      return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
     });
     diagnosis_.explanations = parts_;
     for (const Tried& tried : tried_) diagnosis_.explanations.push_back(explain(tried));
     std::stable_sort(diagnosis_.explanations.begin(), diagnosis_.explanations.end(),
-                     [](const Explanation& a, const Explanation& b) {
-                       return std::max(a.fit.residual, kRounding) < std::max(b.fit.residual, kRounding);
+                     [rounding](const Explanation& a, const Explanation& b) {
+                       return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
                      });
     if (!parts_.empty() && truth_fit_.residual <= kTruthAllowance * noise_) {  // biases within the noise
       std::erase_if(diagnosis_.explanations, [](const Explanation& e) { return e.name == "truth"; });
@@ -341,6 +328,8 @@ class Search {
                !truth_fit_.has_factor()) {
       diagnosis_.kind = Diagnosis::Kind::kRight;
       diagnosis_.location.reset();
+      if (noise_ < kRounding && truth_fit_.residual > kRounding)
+        diagnosis_.notes.push_back("norms, rotation or softmax in float32 leave as much in a float64 model");
     } else if (location_ && location_->kind != Location::Kind::kEverywhere) {
       diagnosis_.kind = Diagnosis::Kind::kLocated;
     }

@@ -15,7 +15,7 @@
 #include "verify/diagnose/parts/fit.h"
 #include "verify/diagnose/parts/parts.h"
 #include "verify/diagnose/trials/hypotheses.h"
-#include "verify/diagnose/wrong_engine/layer_pass.h"
+#include "verify/diagnose/wrong_engine/run_mistake.h"
 
 namespace streambp::verify {
 

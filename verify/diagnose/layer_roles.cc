@@ -68,7 +68,8 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
   if (!mlp_right) {
     return {"input-gradient",
             layer + 1 == config.num_hidden_layers
-                ? "the gradient that leaves the head is wrong where the layers take it"
+                ? "the gradient that leaves the head is wrong where the layers take it (the last norm's, or "
+                  "the residual stream's)"
                 : fmt::format("the gradient that layer {} hands to layer {} is wrong (its input norm, the "
                               "residual stream, a checkpoint's or stage's edge)",
                               layer + 1, layer)};

@@ -20,6 +20,9 @@ constexpr double kNoGradient = 1e-12;
 constexpr double kFollows = 0.7;
 constexpr double kHardlyAny = 0.1;
 constexpr size_t kShownNames = 6;
+constexpr size_t kShownFactors = 4;
+/// Norms that differ by less are one.
+constexpr double kSameLength = 1e-6;
 
 bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
@@ -34,7 +37,32 @@ struct ParameterState {
   bool wrong = false;
   bool none = false;      // zero where the truth is not
   bool multiple = false;  // of the truth
+  double norm = 0.0;      // of the given gradient
+  std::string
+      rows;  // of a matrix that is wrong in some of its rows alone: "rows 0 to 7 of 32, which are zero"
 };
+
+/// The rows of a gradient that are off its truth where most are not, in words; empty where that says nothing.
+std::string wrong_rows_text(const at::Tensor& gradient, const at::Tensor& truth, double limit) {
+  const at::Tensor g = gradient.reshape({gradient.size(0), -1}), t = truth.reshape({truth.size(0), -1});
+  const at::Tensor off = (g - t).norm(2, 1), norm = t.norm(2, 1);
+  const at::Tensor wrong = off > limit * norm.max();
+  const at::Tensor indices = wrong.nonzero().squeeze(1);
+  const int64_t all = t.size(0), count = indices.size(0);
+  if (count == 0 || 4 * count > 3 * all) return "";
+  const int64_t first = indices[0].item<int64_t>(), last = indices[count - 1].item<int64_t>();
+  if (last - first + 1 != count) return "";
+  const at::Tensor own = g.narrow(0, first, count), right = t.narrow(0, first, count);
+  const double factor = factor_of(own, right);
+  const bool none = norm_of(own) <= kNoGradient * norm_of(right);
+  const bool multiple =
+      !none && std::isfinite(factor) && factor != 0.0 && relative_error(own / factor, right) <= limit;
+  return fmt::format("row{} of {}{}",
+                     count == 1 ? fmt::format(" {}", first) : fmt::format("s {} to {}", first, last), all,
+                     none       ? ", which have no gradient"
+                     : multiple ? fmt::format(", by a factor of {:.6g}", factor)
+                                : "");
+}
 
 class Locating {
  public:
@@ -131,6 +159,8 @@ class Locating {
     state.factor = state.none ? 0.0 : factor_of(g, t);
     state.multiple = state.none || (std::isfinite(state.factor) && state.factor != 0.0 &&
                                     relative_error(g / state.factor, t) <= limit);
+    state.norm = norm_of(g);
+    if (!state.multiple && t.dim() >= 1) state.rows = wrong_rows_text(g / common, t, limit);
   }
 
   /// Whether all of the highest layer is wrong, and no parameter of the head is trained that could be right.
@@ -159,9 +189,19 @@ class Locating {
   std::string names_text(const std::vector<const ParameterState*>& chosen) const {
     std::map<std::string, std::vector<int64_t>> layers;
     std::map<std::string, size_t> everywhere;
-    for (const ParameterState& state : states_) everywhere[state.in_layer] += 1;
-    for (const ParameterState* state : chosen) layers[state->in_layer].push_back(state->layer);
+    std::map<int64_t, size_t> of_layer, chosen_of_layer;
+    for (const ParameterState& state : states_) everywhere[state.in_layer] += 1, of_layer[state.layer] += 1;
+    for (const ParameterState* state : chosen) chosen_of_layer[state->layer] += 1;
+    std::vector<int64_t> whole;
+    for (const auto& [layer, count] : chosen_of_layer) {
+      if (layer >= 0 && layer < config_.num_hidden_layers && count == of_layer[layer]) whole.push_back(layer);
+    }
+    for (const ParameterState* state : chosen) {
+      if (!std::binary_search(whole.begin(), whole.end(), state->layer))
+        layers[state->in_layer].push_back(state->layer);
+    }
     std::vector<std::string> texts;
+    if (!whole.empty()) texts.push_back("all of " + list_text("layer", whole));
     for (auto& [name, numbers] : layers) {
       std::sort(numbers.begin(), numbers.end());
       const bool has_layer = numbers.front() >= 0 && numbers.front() < config_.num_hidden_layers;
@@ -202,6 +242,32 @@ class Locating {
                          : fmt::format("{}{}", fmt::join(texts, ", "), all > shown ? ", ..." : "");
   }
 
+  /// Of gradients that all are as long: each is clipped by itself.
+  std::string clipped_text(const std::vector<const ParameterState*>& scaled) const {
+    const double norm = scaled.front()->norm;
+    const bool alike = std::all_of(scaled.begin(), scaled.end(), [&](const ParameterState* state) {
+      return std::abs(state->norm / norm - 1.0) <= kSameLength;
+    });
+    const auto [least, most] = std::minmax_element(
+        scaled.begin(), scaled.end(), [](const auto* a, const auto* b) { return a->factor < b->factor; });
+    return alike ? fmt::format("gradients are clipped parameter by parameter, to a norm of {:.4g}: {} of {}",
+                               norm, scaled.size(), states_.size())
+                 : fmt::format(
+                       "{} of {} parameters are multiples of what they should be, each by a factor of its "
+                       "own between {:.4g} and {:.4g}",
+                       scaled.size(), states_.size(), (*least)->factor / common_, (*most)->factor / common_);
+  }
+
+  /// Of matrices that are wrong in some of their rows alone: which, as of one head, expert or rank.
+  std::string rows_text(const std::vector<const ParameterState*>& chosen) const {
+    std::string all;
+    for (const ParameterState* state : chosen) {
+      if (state->rows.empty() || (!all.empty() && state->rows != all)) return "";
+      all = state->rows;
+    }
+    return all.empty() ? "" : fmt::format(" in {}", all);
+  }
+
   void alone(Location& location) const {
     location.kind = Location::Kind::kAlone;
     std::vector<const ParameterState*> wrong, none, scaled, other;
@@ -209,21 +275,29 @@ class Locating {
     for (const ParameterState& state : states_) {
       if (!state.wrong) continue;
       wrong.push_back(&state);
+      location.parameters.push_back(state.name);
       roles.insert(state.role);
       (state.none ? none : state.multiple ? scaled : other).push_back(&state);
     }
+    location.alone = names_text(wrong);
     std::vector<std::string> sentences;
     if (!none.empty()) sentences.push_back("no gradient reaches " + names_text(none));
     std::map<std::string, std::vector<const ParameterState*>> by_factor;
     for (const ParameterState* state : scaled)
       by_factor[fmt::format("{:.6g}", state->factor / common_)].push_back(state);
-    for (const auto& [factor, states] : by_factor)
+    const std::string clipped = by_factor.size() > kShownFactors ? clipped_text(scaled) : "";
+    if (!clipped.empty()) sentences.push_back(clipped);
+    for (const auto& [factor, states] : by_factor) {
+      if (!clipped.empty()) break;
       sentences.push_back(fmt::format("{} {} {} times what {} should be", names_text(states),
                                       states.size() == 1 ? "is" : "are", factor,
                                       states.size() == 1 ? "it" : "they"));
+    }
     if (!other.empty()) {
-      sentences.push_back(fmt::format("only {} {} wrong{}", names_text(other),
-                                      other.size() == 1 ? "is" : "are", own_words(roles)));
+      const std::string rows = rows_text(other);
+      sentences.push_back(fmt::format("only {} {} wrong{}{}", names_text(other),
+                                      other.size() == 1 ? "is" : "are", rows,
+                                      rows.empty() ? own_words(roles) : ""));
     } else {
       for (const ParameterState* state : wrong) location.factors[state->name] = state->factor / common_;
     }

@@ -24,7 +24,9 @@ struct Location {
   Kind kind = Kind::kEverywhere;
   std::string name;
   std::string sentence;
-  std::string right, wrong;  // what is, in a line each
+  std::string right, wrong;             // what is, in a line each
+  std::string alone;                    // the parameters that are wrong alone, in words
+  std::vector<std::string> parameters;  // that are wrong alone
   /// Of parameters alone, that are the truth times a number each: these numbers. Empty: some are not.
   std::map<std::string, double> factors;
 };

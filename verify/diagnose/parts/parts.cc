@@ -11,8 +11,11 @@
 #include "streambp/error.h"
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/parts/least_squares.h"
+#include "verify/diagnose/parts/other_losses.h"
 #include "verify/diagnose/parts/row_words.h"
 #include "verify/diagnose/parts/slopes.h"
+#include "verify/diagnose/parts/term_tables.h"
+#include "verify/diagnose/wrong_engine/layer_pass.h"
 
 namespace streambp::verify {
 namespace {
@@ -21,6 +24,8 @@ namespace {
 constexpr int64_t kMostRows = 256;
 /// A part with a smaller share of the truth is rounding.
 constexpr double kNothing = 1e-9;
+/// Weights of rows are known no better.
+constexpr double kRowWeightRounding = 1e-5;
 /// A term of a loss, or one that it might have had.
 struct Term {
   std::string name;
@@ -28,33 +33,6 @@ struct Term {
   at::Tensor part;   // its gradient
   bool expected = true;
 };
-
-/// A term that an option multiplies.
-struct CoefficientOption {
-  const char* objective;
-  const char* option;
-  const char* name;
-  const char* text;
-};
-constexpr CoefficientOption kCoefficients[] = {
-    {"grpo", "beta", "kl", "the KL term (beta)"},
-    {"ppo", "kl_coef", "kl", "the KL term (kl_coef)"},
-    {"cpo", "cpo_alpha", "cross-entropy", "the chosen completions' cross-entropy (cpo_alpha)"},
-    {"simpo", "cpo_alpha", "cross-entropy", "the chosen completions' cross-entropy (cpo_alpha)"},
-    {"orpo", "beta", "odds-ratio", "the odds-ratio term (beta)"},
-    {"reward", "center_rewards_coefficient", "centering",
-     "the term that centres rewards (center_rewards_coefficient)"}};
-
-/// What a value's column of the slopes is a term of.
-struct ColumnTerm {
-  size_t column;
-  const char* name;
-  const char* text;
-};
-constexpr ColumnTerm kColumnTerms[] = {{1, "entropy", "the entropy bonus"},
-                                       {2, "label-smoothing", "the label smoothing"},
-                                       {3, "values", "the value loss"},
-                                       {4, "divergence", "the divergence from the teacher"}};
 
 class PartsSearch {
  public:
@@ -227,6 +205,15 @@ class PartsSearch {
     entropy.columns[1] = cross_entropy.columns[0];
     if (layout == Layout::kPairs || layout == Layout::kCompletions)
       add_slopes("cross-entropy", "the completions' cross-entropy", cross_entropy, false);
+    if (layout == Layout::kPairs && subject_.objective == "dpo") {
+      at::Tensor chosen = at::zeros_like(log_p);
+      for (size_t i = 0; 2 * i + 2 < subject_.batch.offsets.size(); ++i)
+        chosen = chosen + linear_.of_sequence(static_cast<int64_t>(i));
+      ScoredValues of_chosen;
+      of_chosen.columns[0] = chosen / -chosen.sum().clamp_min(1.0);
+      add_slopes("chosen-cross-entropy", "the chosen completions' cross-entropy (rpo_alpha, loss_type sft)",
+                 of_chosen, false);
+    }
     if (layout == Layout::kCompletions && !slopes.columns[1].defined())
       add_slopes("entropy", "an entropy bonus", entropy, false);
   }
@@ -236,13 +223,33 @@ class PartsSearch {
   void found(std::string name, std::string sentence, double residual, double factor) {
     Fit fit;
     fit.residual = fit.without_factor = residual;
-    fit.factor = std::abs(factor - 1.0) <= 1e-9 ? 1.0 : factor;
+    // No better known than what is left lets it.
+    fit.factor = std::abs(factor - 1.0) <= std::clamp(16.0 * residual, 1e-9, 1e-6) ? 1.0 : factor;
     fit.factor_error = std::max(0.3 * residual, 1e-9);
     found_.push_back({std::move(name), std::move(sentence), fit});
   }
 
   bool by_terms() {
     terms();
+    if (fits_by_terms()) return true;
+    return add_z_loss() && fits_by_terms();
+  }
+
+  /// What some losses add so that logits don't grow: it takes a pass of its own.
+  bool add_z_loss() {
+    if (subject_.objective != "sft" || !subject_.model.has_head()) return false;
+    WrongSettings with;
+    with.z_loss = 1.0;
+    try {
+      const at::Tensor part = gauge_.vector_of(run_layer_pass(subject_, with)) - truth_;
+      terms_.push_back({"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", part, false});
+      return !is_nothing(part);
+    } catch (const InputError&) {  // a batch too long for it
+      return false;
+    }
+  }
+
+  bool fits_by_terms() {
     if (terms_.empty()) return false;
     std::vector<at::Tensor> parts{truth_};
     for (const Term& term : terms_) parts.push_back(term.part);
@@ -294,6 +301,28 @@ class PartsSearch {
     return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and "))};
   }
 
+  /// Other losses of the same rows.
+  bool by_losses(const RowWeights& weights) {
+    const at::Tensor& own = linear_.slopes().columns[0];
+    if (!own.defined() || own.numel() == 0) return false;
+    SeenSlopes seen{own.clone(), own.abs() * kRowWeightRounding};
+    for (size_t i = 0; i < weights.values.size(); ++i) {
+      if (std::isnan(weights.values[i])) continue;
+      const at::Tensor rows = linear_.of_sequence(static_cast<int64_t>(i)).to(at::kDouble);
+      seen.values = seen.values + own * rows * (weights.values[i] - 1.0);
+      seen.errors = seen.errors + own.abs() * rows * (4.0 * weights.deviations[i]);
+    }
+    const size_t before = found_.size();
+    for (const OtherLoss& each : other_losses(subject_, linear_.values(), seen, {})) {
+      ScoredValues slopes = linear_.slopes();
+      slopes.columns[0] = each.slopes * each.factor;
+      const double residual = (gauge_.own() - part_of(slopes)).norm().item<double>() /
+                              std::sqrt(static_cast<double>(limits_.parameters));
+      if (residual <= limits_.residual) found(each.name, each.sentence, residual, each.factor);
+    }
+    return found_.size() > before;
+  }
+
   bool by_rows(const std::vector<Term>& terms) {
     std::vector<at::Tensor> parts;
     std::vector<size_t> of;
@@ -316,8 +345,12 @@ class PartsSearch {
     }
     std::string name, sentence;
     if (!terms.empty()) std::tie(name, sentence) = words_of_terms(solution, first_term, 1.0, 0.0);
-    bool any = false;
-    for (const RowWords& words : words_for(facts_, weights)) {
+    const std::vector<RowWords> all = words_for(facts_, weights);
+    const bool unclear = std::any_of(all.begin(), all.end(),
+                                     [](const RowWords& words) { return words.name == kRowsWeighted; });
+    // How much a pair counts depends on its numbers, and may come to nothing.
+    bool any = (unclear || has_pairs(objective_kind(subject_.objective).layout)) && by_losses(weights);
+    for (const RowWords& words : all) {
       double residual = solution.residual;
       if (!words.weights.empty()) {  // held to what the words say
         at::Tensor left = gauge_.own().clone();

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/column_words.h"
+#include "verify/diagnose/parts/other_losses.h"
 #include "verify/diagnose/parts/row_words.h"
 #include "verify/diagnose/parts/slopes.h"
 #include "verify/diagnose/wrong_engine/chunk_cuts.h"
@@ -120,10 +122,10 @@ class TokenSearch {
     const at::Tensor variance = at::matmul(vectors.square(), inverse);
     deviations_ =
         variance.clamp_min(0.0).sqrt() * left.norm() / std::sqrt(static_cast<double>(g.numel()) / 16.0);
-    ScoredValues seen;
     const Linearised linear(subject_.model, subject_.batch, *objective_, subject_.teacher);
     at::Tensor expected = at::zeros({tokens_.size(0)}, at::kDouble);
     const at::Tensor own = linear.slopes().columns[0];
+    values_ = linear.values();
     expected.index_copy_(0, scored_.nonzero().squeeze(1), own);
     // A token without a target is held against a typical slope.
     const at::Tensor sizes = own.abs();
@@ -193,6 +195,9 @@ class TokenSearch {
     means();
     if (const at::Tensor by_p = probabilities_ * scored; const auto factor = factor_of(by_p))
       add("loss_type-dft", "each token counts by its own probability (dynamic fine-tuning)", by_p, *factor);
+    if (!found_.empty()) return;
+    losses();
+    if (found_.empty()) by_columns();
     if (!found_.empty()) return;
     const double lost_tokens = (weights_.abs() <= errors_).logical_and(scored_).sum().item<double>();
     const size_t before = found_.size();
@@ -285,6 +290,29 @@ class TokenSearch {
     }
   }
 
+  /// Tokens of a few runs of columns, which count alike in each.
+  void by_columns() {
+    const at::Tensor which = scored_.nonzero().squeeze(1);
+    const at::Tensor columns =
+        token_indices(subject_.batch, false).column.index_select(0, tokens_.index_select(0, which));
+    if (const auto words =
+            words_of_columns(columns, weights_.index_select(0, which), errors_.index_select(0, which)))
+      add(words->name, words->sentence, weights_ * scored_, 1.0);
+  }
+
+  /// Other losses of the same tokens.
+  void losses() {
+    if (!(weights_.abs() <= errors_).logical_or(scored_).all().item<bool>()) return;  // others are scored
+    const at::Tensor which = scored_.nonzero().squeeze(1);
+    const at::Tensor seen = slopes_.index_select(0, which);
+    const at::Tensor errors = at::maximum(deviations_.index_select(0, which) * 4.0,
+                                          right_.index_select(0, which).abs() * kSameWeight);
+    for (const OtherLoss& each : other_losses(subject_, values_, {seen, errors}, chunks_)) {
+      const at::Tensor pattern = at::zeros_like(weights_).index_copy(0, which, each.slopes) / right_;
+      add(each.name, each.sentence, pattern, each.factor);
+    }
+  }
+
   void means() {
     const at::Tensor indices = tokens_.masked_select(scored_);
     std::vector<at::Tensor> seen;
@@ -317,6 +345,7 @@ class TokenSearch {
   at::Tensor probabilities_;             // [M], of their targets
   at::Tensor slopes_, deviations_;       // [M]
   at::Tensor right_, weights_, errors_;  // [M]: the slopes they should have; what share of it they have
+  ScoredValues values_;                  // of the scored tokens
   double head_residual_ = 1.0;
   std::vector<Explanation> found_;
 };

@@ -43,6 +43,11 @@ void HypothesisTable::attention() {
     add("key-value-heads-in-turn", "heads",
         "queries take keys' and values' heads in turn, not in groups (repeat instead of repeat_interleave)",
         [](WrongSettings& s) { s.key_value_heads_in_turn = true; });
+  // A prompt of one token has nothing later to see.
+  if (prompt_tokens(batch_).logical_and(indices_.in_sequence.eq(1)).any().item<bool>())
+    add("prompt-sees-itself", "causal mask",
+        "tokens of a prompt see all of it, later ones too (a prefix LM's mask)",
+        [](WrongSettings& s) { s.prompt_sees_itself = true; });
   scales();
   single_layers();
   const auto widest = [&](int64_t offset) {
@@ -64,6 +69,12 @@ void HypothesisTable::attention() {
     add("attention-softcap-missing", "attention softcap",
         "attention scores are not capped (attn_logit_softcapping)",
         [](WrongSettings& s) { s.no_attention_softcap = true; });
+  if (config_.attn_logit_softcapping > 0.0)
+    add("attention-softcap-straight", "softcap's slope",
+        "the backward pass takes the cap of attention's scores for the identity (attn_logit_softcapping)",
+        [](WrongSettings& s) { s.attention_softcap_straight = true; });
+  add("attention-bf16", "attention precision", "attention's probabilities are rounded to bfloat16",
+      [](WrongSettings& s) { s.narrow = NarrowValues::kAttention; });
   if (config_.attention_sinks)
     add("sinks-missing", "sinks", "attention has no sinks (self_attn.sinks)",
         [](WrongSettings& s) { s.no_sinks = true; });
@@ -173,6 +184,13 @@ void HypothesisTable::rotary() {
           [times](WrongSettings& s) { s.key_padding = times; });
     }
   }
+  if (config_.rotary_dim > 0 && !config_.latent.trained_positions) {
+    add("rope-frequencies-bf16", "rotary precision",
+        "the frequencies of rotary tables are kept in bfloat16 (inv_freq, cast with the model)",
+        [](WrongSettings& s) { s.rotation = NarrowRotation::kFrequencies; });
+    add("rope-tables-bf16", "rotary precision", "cosines and sines of rotary tables are rounded to bfloat16",
+        [](WrongSettings& s) { s.rotation = NarrowRotation::kTables; });
+  }
   rope_lengths();
 }
 
@@ -202,6 +220,13 @@ void HypothesisTable::rope_lengths() {
 }
 
 void HypothesisTable::weights() {
+  const auto& parameters = subject_.model.parameters();
+  const bool has_gates = std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
+    return parameter->name.find(".gate_proj.") != std::string::npos;
+  });
+  if (!subject_.model.has_adapters() && !subject_.model.has_value_head() && has_gates)
+    add("gate-up-swapped", "gate and up", "gate and up projection are exchanged: the activation is up_proj's",
+        [](WrongSettings& s) { s.gate_up_swapped = true; });
   if (config_.swiglu_alpha > 0.0)
     add("gate-clamps-missing", "gate clamps", "gate and up projection are not clamped (swiglu_limit)",
         [](WrongSettings& s) { s.no_gate_clamps = true; });
@@ -211,6 +236,22 @@ void HypothesisTable::weights() {
       add(each.name, each.name, each.sentence,
           [name = each.name](WrongSettings& s) { s.config_change = name; });
     }
+  }
+  norms();
+  if (config_.final_logit_softcapping > 0.0)
+    add("final-softcap-straight", "final softcap",
+        "the backward pass takes the cap of the logits for the identity (final_logit_softcapping)",
+        [](WrongSettings& s) { s.final_softcap_straight = true; });
+  if (subject_.model.has_head())
+    add("logits-bf16", "logits", "logits are rounded to bfloat16",
+        [](WrongSettings& s) { s.narrow = NarrowValues::kLogits; });
+  if (config_.mixture.num_experts > 0) {
+    add("router-bf16", "router", "the routers' logits are rounded to bfloat16",
+        [](WrongSettings& s) { s.narrow = NarrowValues::kRouter; });
+    if (is_balanced() && knows_padding() && has_right_padding())
+      add("padding-routed", "router",
+          "the loss that balances the experts counts padding too (its attention_mask)",
+          [](WrongSettings& s) { s.padding_routed = true; });
   }
   if (!subject_.model.has_adapters()) return;
   for (const auto& [name, power, text] :
@@ -228,6 +269,32 @@ void HypothesisTable::weights() {
         "logits are made with the head's weight alone, without its adapter",
         [](WrongSettings& s) { s.head_adapter_bypassed = true; });
   }
+}
+
+/// Norms that are missing, or stand elsewhere.
+void HypothesisTable::norms() {
+  const auto& layers = subject_.model.layers();
+  const auto any = [&](auto norm_of) {
+    return std::any_of(layers.begin(), layers.end(),
+                       [&](const DecoderLayer& layer) { return norm_of(layer.weights()).weight != nullptr; });
+  };
+  const auto add_missing = [&](const char* name, MissingNorm norm, const char* text) {
+    add(name, "norms", fmt::format("{} is missing", text),
+        [norm](WrongSettings& s) { s.missing_norm = norm; });
+  };
+  add_missing("final-norm-missing", MissingNorm::kFinal, "the last norm");
+  if (any([](const DecoderLayer::Weights& w) { return w.q_norm; })) {
+    add_missing("head-norms-missing", MissingNorm::kHeads, "the norm of queries and keys (q_norm, k_norm)");
+    if (!config_.qk_norm_full_width)
+      add("head-norms-elsewhere", "norms",
+          "queries and keys are normed on the wrong side of their rotation (q_norm, k_norm)",
+          [](WrongSettings& s) { s.other_norm_order = true; });
+  }
+  if (any([](const DecoderLayer::Weights& w) { return w.after_attention; }))
+    add_missing("norm-after-attention-missing", MissingNorm::kAfterAttention,
+                "the norm of what attention gives");
+  if (any([](const DecoderLayer::Weights& w) { return w.after_mlp; }))
+    add_missing("norm-after-mlp-missing", MissingNorm::kAfterMlp, "the norm of what the MLP gives");
 }
 
 void HypothesisTable::gradients() {

@@ -38,6 +38,7 @@ class HypothesisTable {
   void rotary();
   void rope_lengths();
   void weights();
+  void norms();
   void gradients();
 
   // hypotheses_chunks.cc: of what works by chunks

@@ -12,8 +12,8 @@
 #include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
 #include "streambp/model/final_rows.h"
-#include "verify/diagnose/wrong_engine/config_changes.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
+#include "verify/diagnose/wrong_engine/narrow_values.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/evaluation.h"
 
@@ -65,6 +65,7 @@ class LayerPass {
     const at::AutoGradMode with_grad(true);
     model_.zero_gradients();
     Stream stream = model_.prepare(wrong_.batch);
+    narrow_rotation(model_.config(), settings_.rotation, stream);
     const HeadTargets scored = head_targets(wrong_.batch, at::kCPU);
     const HeadRequest request = objective_->request();
     const double coefficient = objective_->router_loss.of(model_.config().mixture);
@@ -79,9 +80,11 @@ class LayerPass {
     HeadPass head{model_, scored, request, {}};
     if (request.divergence != Divergence::kNone) head.teacher = {teacher_, teacher_hidden()};
     HeadOutcome outcome;
-    const at::Tensor loss = settings_.target_slope_rounded
-                                ? rounded_head(hidden, scored, request)
-                                : full_head(head, *objective_, hidden, own_ops(), outcome);
+    const bool plain = settings_.target_slope_rounded || settings_.final_softcap_straight ||
+                       settings_.narrow == NarrowValues::kLogits;
+    at::Tensor loss = plain ? plain_head(hidden, scored, request)
+                            : full_head(head, *objective_, hidden, own_ops(), outcome);
+    if (settings_.z_loss != 0.0) loss = loss + z_loss(hidden, scored) * settings_.z_loss;
     std::vector<at::Tensor> leaves{leaf};
     if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
     for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
@@ -141,6 +144,7 @@ class LayerPass {
     return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
            s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
            s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
+           s.prompt_sees_itself || s.attention_softcap_straight || s.narrow == NarrowValues::kAttention ||
            wrong_.hidden_key.any().item<bool>();
   }
 
@@ -232,6 +236,10 @@ class LayerPass {
       const at::Tensor chunk = starts(settings_.sees_whole_chunk);
       seen = seen | (of_query(chunk) == of_key(chunk));
     }
+    if (settings_.prompt_sees_itself) {
+      const at::Tensor prompt = prompt_tokens(wrong_.batch);
+      seen = seen | (of_query(prompt) & of_key(prompt));
+    }
     if (settings_.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings_.own_chunk_only)));
     const int64_t window =
         settings_.ignores_windows || settings.window == 0 ? 0 : settings.window + settings_.window_offset;
@@ -249,14 +257,15 @@ class LayerPass {
     if (same.defined()) scores = at::where(same, scores, at::matmul(q, k.detach().transpose(1, 2)));
     scores = scores * (settings.scoring.scale * settings_.score_factor);
     const double cap = settings_.no_attention_softcap ? 0.0 : settings.scoring.softcap;
-    if (cap > 0.0) scores = at::tanh(scores / cap) * cap;
+    if (cap > 0.0) scores = capped(scores, cap, settings_.attention_softcap_straight);
     scores = scores.masked_fill(seen.logical_not(), -std::numeric_limits<double>::infinity());
     if (settings.sinks != nullptr && !settings_.no_sinks) {
       at::Tensor& sink = sinks_[settings.sinks];
       if (!sink.defined()) sink = settings.sinks->value.detach().clone().requires_grad_();
       scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
     }
-    const at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     const at::Tensor attended = same.defined()
                                     ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
                                     : at::matmul(weights, v);
@@ -264,27 +273,44 @@ class LayerPass {
   }
 
   at::Tensor logits_of(const at::Tensor& normed) const {
-    const at::Tensor logits = linear(normed, {&model_.head()}).front();
-    const double cap = model_.config().final_logit_softcapping;
-    return cap > 0.0 ? at::tanh(logits / cap) * cap : logits;
+    at::Tensor logits = linear(normed, {&model_.head()}).front();
+    if (const double cap = model_.config().final_logit_softcapping; cap > 0.0)
+      logits = capped(logits, cap, settings_.final_softcap_straight);
+    return settings_.narrow == NarrowValues::kLogits ? narrowed(logits) : logits;
   }
 
-  /// The head with the logits in full, where the gradient of a target's is not p - 1 but p, rounded, less 1.
-  at::Tensor rounded_head(const at::Tensor& hidden, const HeadTargets& scored,
-                          const HeadRequest& request) const {
+  /// The mean square of the scored tokens' log-sum-exp.
+  at::Tensor z_loss(const at::Tensor& hidden, const HeadTargets& scored) const {
+    return logits_of(final_rows(model_, hidden).index_select(0, scored.indices))
+        .logsumexp(-1)
+        .square()
+        .mean();
+  }
+
+  /// x with a cap, or with its gradient without one.
+  static at::Tensor capped(const at::Tensor& x, double cap, bool straight) {
+    const at::Tensor within = at::tanh(x / cap) * cap;
+    return straight ? x + (within - x).detach() : within;
+  }
+
+  /// The head with the logits in full; where slopes are rounded, the gradient of a target's is not p - 1 but
+  /// p, rounded, less 1.
+  at::Tensor plain_head(const at::Tensor& hidden, const HeadTargets& scored,
+                        const HeadRequest& request) const {
     if (!request.needs_targets_alone() || request.values || request.pooling != Pooling::kNone)
-      throw InputError("--diagnose: a rounded probability of targets where more is asked for");
+      throw InputError("--diagnose: a mistake of the head's logits where more is asked for than targets");
     const at::Tensor normed = final_rows(model_, hidden).index_select(0, scored.indices);
     const at::Tensor logits = logits_of(normed) / request.temperature;
     const at::Tensor targets = scored.targets.unsqueeze(1);
     const at::Tensor p = at::softmax(logits.detach(), -1).gather(1, targets);
-    logits.register_hook([targets, p](const at::Tensor& d) {
-      // d is slope (1 - p) there.
-      const at::Tensor at_target = d.gather(1, targets);
-      const at::Tensor slope = at_target / (1.0 - p);
-      const at::Tensor rounded = (slope * p).to(at::kBFloat16).to(at::kDouble);
-      return d.scatter(1, targets, slope - rounded);
-    });
+    if (settings_.target_slope_rounded)
+      logits.register_hook([targets, p](const at::Tensor& d) {
+        // d is slope (1 - p) there.
+        const at::Tensor at_target = d.gather(1, targets);
+        const at::Tensor slope = at_target / (1.0 - p);
+        const at::Tensor rounded = (slope * p).to(at::kBFloat16).to(at::kDouble);
+        return d.scatter(1, targets, slope - rounded);
+      });
     TokenValues values;
     values.log_probabilities = at::log_softmax(logits, -1).gather(1, targets).squeeze(1);
     if (scored.has_target.defined()) values.log_probabilities = values.log_probabilities * scored.has_target;
@@ -319,51 +345,17 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.score_factor = 1.0;
   settings.only_layer = -1;
   settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
-  settings.target_slope_rounded = settings.key_value_heads_in_turn = false;
+  settings.target_slope_rounded = settings.key_value_heads_in_turn = settings.prompt_sees_itself = false;
+  settings.attention_softcap_straight = settings.final_softcap_straight = false;
+  if (settings.narrow != NarrowValues::kRouter) settings.narrow = plain.narrow;
+  settings.rotation = NarrowRotation::kNone;
+  settings.z_loss = 0.0;
   return settings;
-}
-
-/// Whether only the library's layers know them.
-bool asks_for_layers(const WrongSettings& settings) {
-  return settings.leak != Leak::kNone || settings.looks_ahead != 0 || settings.score_factor != 1.0 ||
-         settings.only_layer >= 0 || settings.target_slope_rounded || settings.key_value_heads_in_turn ||
-         !settings.config_change.empty() || !settings.config_number.empty();
-}
-
-/// The model with other settings, its values and gradients those of `model` itself.
-Model with_config(const Model& model, const Config& config) {
-  Model other = Model::skeleton(config, model.dtype(), model.device());
-  other.give_back();
-  std::map<std::string, at::Tensor> values, gradients;
-  for (const auto& [name, shape] : other.skeleton_shapes()) {
-    const Parameter& parameter = model.parameter(name);
-    values.emplace(name, parameter.value);
-    if (parameter.trainable()) gradients.emplace(name, parameter.gradient);
-  }
-  other.lend(values, gradients);
-  return other;
 }
 
 }  // namespace
 
 Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& settings) {
-  if (!settings.config_change.empty() || !settings.config_number.empty()) {
-    if (subject.model.has_adapters() || subject.model.has_value_head())
-      throw InputError("--diagnose: another config of a model with adapters or a value head");
-    Config config = subject.model.config();
-    if (!settings.config_change.empty()) config = changed_config(config, settings.config_change);
-    if (!settings.config_number.empty())
-      config_number(settings.config_number).of(config) = settings.config_value;
-    Model other = with_config(subject.model, config);
-    const WrongSubject changed{other,           subject.batch,     subject.objective,
-                               subject.options, subject.input_ids, subject.labels,
-                               subject.teacher};
-    WrongSettings rest = settings;
-    rest.config_change.clear();
-    rest.config_number.clear();
-    rest.config_value = 0.0;
-    return run_layer_pass(changed, rest);
-  }
   if (!(without_layers_part(settings) == WrongSettings{}))
     throw InputError(
         "--diagnose: a mistake that the wrong engine alone makes, of a model that it does not know");
@@ -373,12 +365,6 @@ Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& setting
 
 HeadInputs head_inputs(const WrongSubject& subject, double temperature) {
   return LayerPass(subject, WrongSettings{}).inputs(temperature);
-}
-
-Tensors run_mistake(const WrongSubject& subject, const WrongSettings& settings) {
-  if (asks_for_layers(settings)) return run_layer_pass(subject, settings);
-  if (!wrong_engine_knows(subject)) return run_layer_pass(subject, settings);
-  return run_wrong(subject, settings).gradients;
 }
 
 }  // namespace streambp::verify

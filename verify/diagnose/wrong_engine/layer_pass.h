@@ -19,7 +19,4 @@ struct HeadInputs {
 };
 HeadInputs head_inputs(const WrongSubject& subject, double temperature);
 
-/// By the wrong engine, or where that can't, or does not know the mistake, by the library's layers.
-Tensors run_mistake(const WrongSubject& subject, const WrongSettings& settings);
-
 }  // namespace streambp::verify

@@ -117,12 +117,32 @@ at::Tensor normalised(const at::Tensor& values, const AdvantageChange& change) {
   return centred / (values.std() + change.eps);
 }
 
+/// Sequences that take what is another's; of advantages those that are alike in a sequence.
+void exchange_rows(Batch& batch, const WrongSettings& settings) {
+  if (!settings.reference_order.empty()) {
+    at::Tensor& sums = batch.sequence_inputs.at(inputs::kReferenceSums);
+    sums = sums.index_select(0, at::tensor(at::ArrayRef<int64_t>(settings.reference_order), at::kLong));
+  }
+  if (settings.advantage_order.empty()) return;
+  const at::Tensor given = batch.token_inputs.at(inputs::kAdvantages);
+  at::Tensor exchanged = given.clone();
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const auto other = static_cast<size_t>(settings.advantage_order[i]);
+    const at::Tensor others = batch.targets.slice(0, batch.offsets[other], batch.offsets[other + 1]);
+    const at::Tensor scored = others.ne(kNoTarget).nonzero();
+    if (scored.numel() == 0) continue;
+    exchanged.slice(0, batch.offsets[i], batch.offsets[i + 1])
+        .fill_(given[batch.offsets[other] + scored[0].item<int64_t>()]);
+  }
+  batch.token_inputs[inputs::kAdvantages] = exchanged;
+}
+
 }  // namespace
 
 WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at::Tensor& labels,
                        const WrongSettings& settings) {
   WrongBatch wrong{batch, {}};
-  if (settings.padding_visible || settings.padding_scored) {
+  if (settings.padding_visible || settings.padding_scored || settings.padding_routed) {
     // Of one layer that sees it: no other does.
     wrong = with_padding(batch, input_ids, settings.padding_scored,
                          settings.padding_visible && settings.only_layer < 0);
@@ -139,6 +159,7 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at
   }
   if (wrong.batch.token_inputs.contains(inputs::kAdvantages))
     wrong.batch.token_inputs[inputs::kAdvantages] = wrong_advantages(wrong.batch, settings);
+  exchange_rows(wrong.batch, settings);
   return wrong;
 }
 
@@ -213,6 +234,17 @@ at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut) {
     default:
       return start_by(indices.in_sequence);
   }
+}
+
+at::Tensor prompt_tokens(const Batch& batch) {
+  at::Tensor prompt = at::zeros({batch.size()}, at::kBool);
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t begin = batch.offsets[i];
+    const at::Tensor scored = batch.targets.slice(0, begin, batch.offsets[i + 1]).ne(kNoTarget).nonzero();
+    // The logits of a prompt's last token are the first that are scored.
+    if (scored.numel() > 0) prompt.slice(0, begin, begin + scored[0].item<int64_t>() + 1).fill_(true);
+  }
+  return prompt;
 }
 
 at::Tensor chunk_numbers(const Batch& batch, const at::Tensor& scored, const Cut& cut) {

@@ -39,6 +39,9 @@ at::Tensor left_padding(const TokenIndices& indices);
 /// cuts along sequences, columns and the stream.
 at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut);
 
+/// Whether a token stands before the first that is scored of its sequence, [N] bool: none where nothing is.
+at::Tensor prompt_tokens(const Batch& batch);
+
 /// The chunk that each of the scored tokens belongs to, [M] int64. `scored` [M] are indices of the stream.
 at::Tensor chunk_numbers(const Batch& batch, const at::Tensor& scored, const Cut& cut);
 

@@ -6,6 +6,7 @@
 #include "streambp/error.h"
 #include "streambp/model/config/family.h"
 #include "streambp/model/config/rope_frequencies.h"
+#include "verify/diagnose/wrong_engine/narrow_values.h"
 
 namespace streambp::verify {
 namespace {
@@ -152,19 +153,21 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   const int64_t window = config_.windows[static_cast<size_t>(index)];
   const bool local = model_.config().local_rope && model_.config().has_window(index);
+  const bool bare = settings_.missing_norm == MissingNorm::kHeads;
+  const bool late = norms_rotated_heads(config_) != settings_.other_norm_order;
   const auto heads = [&](const Linear& map, const RmsNorm& of) {
     at::Tensor projected = linear(map, x);
     const bool full_width = config_.qk_norm_full_width;
-    if (full_width) projected = norm(of, projected);
+    if (full_width && !bare) projected = norm(of, projected);
     projected = projected.view({rows.rows, rows.columns, -1, config_.head_dim});
-    return full_width || norms_rotated_heads(config_) ? projected : norm(of, projected);
+    return full_width || bare || late ? projected : norm(of, projected);
   };
   at::Tensor q = heads(*w.q_proj, w.q_norm), k = heads(*w.k_proj, w.k_norm), v = heads(*w.v_proj, {});
   if (config_.rotates(index)) {
     q = rotated(q, rows.positions, local);
     k = rotated(k, rows.key_positions, local);
   }
-  if (norms_rotated_heads(config_)) q = norm(w.q_norm, q), k = norm(w.k_norm, k);
+  if (late && !bare) q = norm(w.q_norm, q), k = norm(w.k_norm, k);
   if (config_.query_scale_beta != 0.0) {
     const at::Tensor turns = rows.positions.div(config_.query_scale_original, "floor").to(at::kDouble);
     q = q * (turns.log1p() * config_.query_scale_beta + 1.0).unsqueeze(-1).unsqueeze(-1);
@@ -215,7 +218,9 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
                                  LayerOutput& output) {
   // Of real tokens alone: the others' choices would count.
   const at::Tensor tokens = x.reshape({-1, x.size(-1)}).index_select(0, rows.grid);
-  const at::Tensor probabilities = at::softmax(linear(*mixture.router, tokens), -1);
+  at::Tensor scores = linear(*mixture.router, tokens);
+  if (settings_.narrow == NarrowValues::kRouter) scores = narrowed(scores);
+  const at::Tensor probabilities = at::softmax(scores, -1);
   auto [top, choices] = probabilities.topk(mixture.experts_per_token, -1);
   if (mixture.normalise) top = top / top.sum(-1, true);
   const at::Tensor chosen = at::zeros_like(probabilities).scatter(1, choices, 1.0).detach();
@@ -242,16 +247,20 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
 WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x, const WrongRows& rows) {
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   LayerOutput output;
-  const at::Tensor middle = x + norm(w.after_attention, attention(index, norm(w.before_attention, x), rows));
+  const RmsNorm none;
+  const bool bare_attention = settings_.missing_norm == MissingNorm::kAfterAttention,
+             bare_mlp = settings_.missing_norm == MissingNorm::kAfterMlp;
+  const at::Tensor middle = x + norm(bare_attention ? none : w.after_attention,
+                                     attention(index, norm(w.before_attention, x), rows));
   const at::Tensor normed = norm(w.before_mlp, config_.parallel ? x : middle);
   const at::Tensor fed =
       config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
-  output.hidden = middle + norm(w.after_mlp, fed);
+  output.hidden = middle + norm(bare_mlp ? none : w.after_mlp, fed);
   return output;
 }
 
 at::Tensor WrongDecoder::final_norm(const at::Tensor& hidden) {
-  return norm(model_.norm(), hidden);
+  return settings_.missing_norm == MissingNorm::kFinal ? hidden : norm(model_.norm(), hidden);
 }
 
 at::Tensor WrongDecoder::logits(const at::Tensor& normed) {

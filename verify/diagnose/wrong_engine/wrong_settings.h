@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace streambp::verify {
 
@@ -51,6 +52,24 @@ enum class NarrowSums {
   kRounded,    // no sum, but every gradient in the end
 };
 
+/// What of the rotation is kept in bfloat16.
+enum class NarrowRotation {
+  kNone,
+  kFrequencies,  // inv_freq, as a model's buffers are when all of it is cast
+  kTables,       // cosines and sines
+};
+
+/// What of the forward pass is rounded to bfloat16 besides.
+enum class NarrowValues {
+  kNone,
+  kAttention,  // attention's probabilities
+  kRouter,     // the routers' logits
+  kLogits,     // the head's
+};
+
+/// Norms that are not there.
+enum class MissingNorm { kNone, kHeads, kAfterAttention, kAfterMlp, kFinal };
+
 /// In packed rows, the layers, or the parts of them, that don't know where a document begins.
 enum class Leak { kNone, kRecurrent, kState, kConvolution, kWindows, kFull };
 
@@ -67,6 +86,8 @@ struct WrongSettings {
   bool reference_is_policy = false;
   bool old_is_policy = false;
   AdvantageChange advantages;
+  /// The sequence whose reference's log-probabilities, or advantages, each sequence has; empty: its own.
+  std::vector<int64_t> reference_order, advantage_order;
 
   // Attention.
   bool padding_visible = false;
@@ -78,10 +99,12 @@ struct WrongSettings {
   Cut sees_whole_chunk;  // no causal mask within a chunk
   Cut detached;          // no gradient flows to keys and values of earlier chunks
   Leak leak = Leak::kNone;
-  int64_t looks_ahead = 0;    // later tokens that a query sees
-  double score_factor = 1.0;  // of the scores' scale
-  int64_t only_layer = -1;    // whose attention alone has the mistakes above; -1: all layers'
+  int64_t looks_ahead = 0;          // later tokens that a query sees
+  bool prompt_sees_itself = false;  // tokens of a prompt see all of it, later ones too
+  double score_factor = 1.0;        // of the scores' scale
+  int64_t only_layer = -1;          // whose attention alone has the mistakes above; -1: all layers'
   bool no_attention_softcap = false;
+  bool attention_softcap_straight = false;  // the backward pass takes it for the identity
   bool no_sinks = false;
   bool key_value_heads_in_turn =
       false;  // queries take them in turn (repeat), not in groups (repeat_interleave)
@@ -92,6 +115,7 @@ struct WrongSettings {
   int64_t key_padding = 0;           // keys' positions are off by so many times the row's left padding
   Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
+  NarrowRotation rotation = NarrowRotation::kNone;
 
   // Weights.
   std::string config_change;  // of config_changes.h; empty: none
@@ -101,8 +125,16 @@ struct WrongSettings {
   bool adapter_scale_one = false;
   bool head_adapter_bypassed = false;
   bool no_gate_clamps = false;
+  MissingNorm missing_norm = MissingNorm::kNone;
+  bool other_norm_order =
+      false;  // heads are normed after their rotation where they should be before, or the reverse
+  NarrowValues narrow = NarrowValues::kNone;
+  bool gate_up_swapped = false;  // the activation is the up projection's
 
-  // Gradients.
+  // Loss and gradients.
+  bool padding_routed = false;          // a loss that balances the experts counts padding on the right
+  bool final_softcap_straight = false;  // the backward pass takes it for the identity
+  double z_loss = 0.0;  // this times the mean square of the scored tokens' log-sum-exp is added
   TiedGradient tied;
   bool padding_row_trained = false;  // the embedding has no padding_idx
   NarrowSums sums = NarrowSums::kNone;

@@ -1,0 +1,22 @@
+// Weights of tokens that are alike in runs of columns, in words.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <ATen/ATen.h>
+
+namespace streambp::verify {
+
+struct ColumnWords {
+  std::string name;
+  std::string sentence;
+};
+
+/// Of scored tokens with a weight and its error each, [M], in `columns` [M] of the padded input: the few runs
+/// of columns in which all count alike, or nothing. Where a run's weight times its tokens is one number, the
+/// loss is the mean of the runs' means.
+std::optional<ColumnWords> words_of_columns(const at::Tensor& columns, const at::Tensor& weights,
+                                            const at::Tensor& errors);
+
+}  // namespace streambp::verify

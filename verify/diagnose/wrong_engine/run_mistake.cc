@@ -1,0 +1,84 @@
+#include "verify/diagnose/wrong_engine/run_mistake.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "streambp/error.h"
+#include "verify/diagnose/wrong_engine/config_changes.h"
+#include "verify/diagnose/wrong_engine/layer_pass.h"
+
+namespace streambp::verify {
+namespace {
+
+/// Whether only the library's layers know them.
+bool asks_for_layers(const WrongSettings& settings) {
+  return settings.leak != Leak::kNone || settings.looks_ahead != 0 || settings.score_factor != 1.0 ||
+         settings.only_layer >= 0 || settings.target_slope_rounded || settings.key_value_heads_in_turn ||
+         settings.prompt_sees_itself || settings.rotation != NarrowRotation::kNone ||
+         settings.z_loss != 0.0 || settings.gate_up_swapped || settings.attention_softcap_straight ||
+         settings.final_softcap_straight || settings.narrow == NarrowValues::kAttention ||
+         settings.narrow == NarrowValues::kLogits || !settings.config_change.empty() ||
+         !settings.config_number.empty();
+}
+
+/// The name of the other of gate and up projection.
+std::string swapped(std::string name) {
+  for (const auto& [from, to] :
+       {std::pair{".gate_proj.", ".up_proj."}, std::pair{".up_proj.", ".gate_proj."}}) {
+    if (const size_t at = name.find(from); at != std::string::npos)
+      return name.replace(at, std::string(from).size(), to);
+  }
+  return name;
+}
+
+/// The model with other settings, its values and gradients those of `model` itself.
+Model with_config(const Model& model, const Config& config, bool gate_up_swapped) {
+  Model other = Model::skeleton(config, model.dtype(), model.device());
+  other.give_back();
+  std::map<std::string, at::Tensor> values, gradients;
+  for (const auto& [name, shape] : other.skeleton_shapes()) {
+    const Parameter& parameter = model.parameter(gate_up_swapped ? swapped(name) : name);
+    values.emplace(name, parameter.value);
+    if (parameter.trainable()) gradients.emplace(name, parameter.gradient);
+  }
+  other.lend(values, gradients);
+  return other;
+}
+
+/// By the library's layers, of another config where that is the mistake.
+Tensors by_layers(const WrongSubject& subject, const WrongSettings& settings) {
+  if (!settings.config_change.empty() || !settings.config_number.empty() || settings.gate_up_swapped) {
+    if (subject.model.has_adapters() || subject.model.has_value_head())
+      throw InputError("--diagnose: another config of a model with adapters or a value head");
+    Config config = subject.model.config();
+    if (!settings.config_change.empty()) config = changed_config(config, settings.config_change);
+    if (!settings.config_number.empty())
+      config_number(settings.config_number).of(config) = settings.config_value;
+    Model other = with_config(subject.model, config, settings.gate_up_swapped);
+    const WrongSubject changed{other,           subject.batch,     subject.objective,
+                               subject.options, subject.input_ids, subject.labels,
+                               subject.teacher};
+    WrongSettings rest = settings;
+    rest.config_change.clear();
+    rest.config_number.clear();
+    rest.config_value = 0.0;
+    rest.gate_up_swapped = false;
+    Tensors found = run_layer_pass(changed, rest);
+    if (!settings.gate_up_swapped) return found;
+    Tensors renamed;
+    for (const auto& [name, gradient] : found) renamed.emplace(swapped(name), gradient);
+    return renamed;
+  }
+  return run_layer_pass(subject, settings);
+}
+
+}  // namespace
+
+Tensors run_mistake(const WrongSubject& subject, const WrongSettings& settings) {
+  if (asks_for_layers(settings)) return by_layers(subject, settings);
+  if (!wrong_engine_knows(subject)) return by_layers(subject, settings);
+  return run_wrong(subject, settings).gradients;
+}
+
+}  // namespace streambp::verify
