@@ -206,7 +206,7 @@ class LossSearch {
     for (size_t i = 0; i + 1 < subject_.batch.offsets.size(); ++i) {
       const at::Tensor own = scored.masked_select(
           scored.ge(subject_.batch.offsets[i]).logical_and(scored.lt(subject_.batch.offsets[i + 1])));
-      if (own.numel() > 0) lasts.push_back(own.max().item<int64_t>());
+      if (own.numel() > 1) lasts.push_back(own.max().item<int64_t>());
     }
     const at::Tensor tokens = scored.masked_select(gone);
     for (int64_t i = 0; i < tokens.size(0); ++i) numbers.push_back(tokens[i].item<int64_t>());
@@ -293,10 +293,12 @@ class LossSearch {
         const at::Tensor with = slopes_of(other);
         other.options["beta"] = "0";
         const at::Tensor policy = slopes_of(other);
-        if (with.defined() && policy.defined())
-          keep("kl-averaged-as-" + type,
-               fmt::format("the KL term is averaged as loss_type {} does, the rest is not", type),
-               without + with - policy);
+        // Types that average alike are one.
+        if (with.defined() && policy.defined() &&
+            keep("kl-averaged-as-" + type,
+                 fmt::format("the KL term is averaged as loss_type {} does, the rest is not", type),
+                 without + with - policy))
+          return;
       }
     }
   }

@@ -6,11 +6,6 @@
 namespace streambp::verify {
 namespace {
 
-/// The library's gradients of another batch or under other options.
-Tensors under(const DiagnoseCase& right, const Batch& batch, const OptionMap& options) {
-  return evaluate(right.owned.model, batch, *make_objective(right.objective, batch, options), {}).gradients;
-}
-
 /// Heads of a map's rows, or columns, in another order.
 at::Tensor in_order(const at::Tensor& weight, int64_t dim, const std::vector<int64_t>& order) {
   const auto heads = static_cast<int64_t>(order.size());

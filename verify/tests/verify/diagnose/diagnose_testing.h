@@ -93,6 +93,11 @@ inline Tensors under_config(const DiagnoseCase& right, const std::function<void(
   return evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
 }
 
+/// The library's gradients of another batch or under other options.
+inline Tensors under(const DiagnoseCase& right, const Batch& batch, const OptionMap& options) {
+  return evaluate(right.owned.model, batch, *make_objective(right.objective, batch, options), {}).gradients;
+}
+
 /// Documents of the given lengths in rows of `columns` tokens.
 inline Batch packed_rows(const std::vector<int64_t>& lengths, int64_t columns, int64_t vocab_size) {
   Batch batch = random_batch(lengths, vocab_size, 9);
