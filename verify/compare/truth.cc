@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fmt/format.h>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -54,6 +55,22 @@ class Opening {
   at::ScalarType dtype_;
 };
 
+/// What a loss is given as trainers in float32 or less hold it. Ratios are of log-probabilities that have
+/// been rounded at both ends, the policy's among them, each to about a unit in the last place of a logit.
+void hold_in_float32(Batch& batch) {
+  for (auto* given : {&batch.token_inputs, &batch.sequence_inputs}) {
+    for (auto& [name, values] : *given) values = values.to(at::kFloat).to(values.scalar_type());
+  }
+  at::Generator generator = at::detail::createCPUGenerator(1);
+  for (const char* name : {inputs::kOldLogProbabilities, inputs::kReferenceLogProbabilities}) {
+    const auto found = batch.token_inputs.find(name);
+    if (found == batch.token_inputs.end()) continue;
+    at::Tensor& values = found->second;
+    const at::Tensor units = at::empty(values.sizes(), at::kDouble).uniform_(-2.0, 2.0, generator);
+    values = values + values.abs() * units * std::numeric_limits<float>::epsilon();
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::string> objective_options(const CompareOptions& options) {
@@ -85,6 +102,7 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
                                             parse_adapter_reference(options.reference));
     }
   }
+  if (truth.model.dtype() != at::kDouble) hold_in_float32(truth.batch);
   truth.objective = make_objective(kind.name, truth.batch, given);
 }
 

@@ -27,6 +27,12 @@ double measured_noise(const Comparison& comparison) {
 
 /// Next to entries so much larger than any of the truth, sums of squares hold nothing else.
 constexpr double kOverflown = 1e30;
+/// What a pass in float32 leaves at most, of a mistake that explains the rest.
+constexpr double kOwnRounding = 1e-5;
+
+bool is_half(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 || dtype == at::kHalf;
+}
 
 /// Where gradients hold numbers that hide all others: that, in place of a search.
 std::optional<Diagnosis> find_overflow(const Tensors& gradients, const Tensors& truth) {
@@ -51,6 +57,82 @@ std::optional<Diagnosis> find_overflow(const Tensors& gradients, const Tensors& 
   return std::nullopt;
 }
 
+/// Whether gradients are of a wider dtype than the one that a comparison has taken them to be computed in.
+bool are_wider(const Tensors& gradients, const Comparison& comparison) {
+  return is_half(comparison.dtype) && !has_dtype(gradients, at::kBFloat16) &&
+         !has_dtype(gradients, at::kHalf);
+}
+
+class DiagnosedComparison {
+ public:
+  DiagnosedComparison(Truth& truth, const CompareOptions& options, const Comparison& comparison,
+                      const Tensors& gradients)
+      : truth_(truth),
+        options_(options),
+        comparison_(comparison),
+        gradients_(gradients),
+        settings_(options.settings) {
+    if (options.divisor) settings_["divisor"] = fmt::format("{}", *options.divisor);
+  }
+
+  Diagnosis run() {
+    if (are_wider(gradients_, comparison_)) {
+      if (std::optional<Diagnosis> own = in_their_own_precision()) return std::move(*own);
+    }
+    DiagnoseOptions diagnosing;
+    for (const ParameterFinding& finding : comparison_.findings) {
+      if (finding.limit > 0.0) diagnosing.limits[finding.of.name] = finding.limit;
+    }
+    if (is_half(comparison_.dtype)) {
+      const NoiseRuns runs(truth_, comparison_.dtype, options_.chunk);
+      for (const int run : {0, 1}) diagnosing.noise.push_back(runs.gradients(run));
+    }
+    return diagnosed(diagnosing, right(), measured_noise(comparison_));
+  }
+
+ private:
+  Model* teacher() const { return truth_.teacher ? &*truth_.teacher : nullptr; }
+
+  Tensors right() const {
+    Settings exact;
+    exact.chunk = options_.chunk;
+    return evaluate(truth_.model, truth_.batch, *truth_.objective, exact, teacher()).gradients;
+  }
+
+  Diagnosis diagnosed(DiagnoseOptions diagnosing, const Tensors& right, double noise) {
+    const WrongSubject subject{truth_.model,     truth_.batch,  options_.objective, settings_,
+                               truth_.input_ids, truth_.labels, teacher()};
+    diagnosing.chunks = options_.diagnose_chunks;
+    const Tensors named = named_as(right, gradients_).gradients;
+    if (std::optional<Diagnosis> overflow = find_overflow(named, right)) return std::move(*overflow);
+    return diagnose(subject, named, right, noise, diagnosing);
+  }
+
+  /// What is that far off may be the noise of a narrower dtype, or a mistake of a pass in the gradients' own:
+  /// that comes first where it leaves nothing but their own rounding.
+  std::optional<Diagnosis> in_their_own_precision() {
+    const bool rounded = verify::are_numbers_of(comparison_.dtype, truth_.model);
+    restore_weights(truth_);
+    const Tensors exact = right();
+    const double noise =
+        precision_residual(NoiseRuns(truth_, at::kFloat, options_.chunk).gradients(0), exact);
+    Diagnosis own = diagnosed({}, exact, noise);
+    const Explanation& best = own.explanations.front();
+    if (own.kind == Diagnosis::Kind::kExplained && best.name != "truth" &&
+        best.fit.residual <= std::max(kOwnRounding, 2.0 * noise))
+      return own;
+    if (rounded && !verify::are_numbers_of(comparison_.dtype, truth_.model))
+      round_weights(truth_, comparison_.dtype);
+    return std::nullopt;
+  }
+
+  Truth& truth_;
+  const CompareOptions& options_;
+  const Comparison& comparison_;
+  const Tensors& gradients_;
+  std::map<std::string, std::string> settings_;
+};
+
 }  // namespace
 
 Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const Comparison& comparison,
@@ -60,32 +142,7 @@ Diagnosis diagnose_comparison(Truth& truth, const CompareOptions& options, const
     throw InputError(
         "--diagnose: {} has {}, whose tokens the passes with mistakes would move; leave one of the two out",
         options.tokens, has_experts ? "router_indices" : "indexer_indices");
-  std::map<std::string, std::string> settings = options.settings;
-  if (options.divisor) settings["divisor"] = fmt::format("{}", *options.divisor);
-  const WrongSubject subject{truth.model,
-                             truth.batch,
-                             options.objective,
-                             settings,
-                             truth.input_ids,
-                             truth.labels,
-                             truth.teacher ? &*truth.teacher : nullptr};
-  Settings exact;
-  exact.chunk = options.chunk;
-  const Tensors right =
-      evaluate(truth.model, truth.batch, *truth.objective, exact, truth.teacher ? &*truth.teacher : nullptr)
-          .gradients;
-  DiagnoseOptions diagnosing;
-  diagnosing.chunks = options.diagnose_chunks;
-  for (const ParameterFinding& finding : comparison.findings) {
-    if (finding.limit > 0.0) diagnosing.limits[finding.of.name] = finding.limit;
-  }
-  if (comparison.dtype == at::kBFloat16 || comparison.dtype == at::kHalf) {
-    const NoiseRuns runs(truth, comparison.dtype, options.chunk);
-    for (const int run : {0, 1}) diagnosing.noise.push_back(runs.gradients(run));
-  }
-  const Tensors named = named_as(right, gradients).gradients;
-  if (std::optional<Diagnosis> overflow = find_overflow(named, right)) return std::move(*overflow);
-  return diagnose(subject, named, right, measured_noise(comparison), diagnosing);
+  return DiagnosedComparison(truth, options, comparison, gradients).run();
 }
 
 }  // namespace streambp::verify

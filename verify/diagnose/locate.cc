@@ -72,6 +72,7 @@ class Locating {
     const double common = common_factor(gradients, truth, limits);
     for (ParameterState& state : states_) judge(state, gradients, truth, limits, common);
     common_ = common;
+    for (const auto& [name, limit] : limits) digits_ = limit > kSameLength ? 4 : digits_;
   }
 
   std::optional<Location> run() {
@@ -284,7 +285,7 @@ class Locating {
     if (!none.empty()) sentences.push_back("no gradient reaches " + names_text(none));
     std::map<std::string, std::vector<const ParameterState*>> by_factor;
     for (const ParameterState* state : scaled)
-      by_factor[fmt::format("{:.6g}", state->factor / common_)].push_back(state);
+      by_factor[fmt::format("{:.{}g}", state->factor / common_, digits_)].push_back(state);
     const std::string clipped = by_factor.size() > kShownFactors ? clipped_text(scaled) : "";
     if (!clipped.empty()) sentences.push_back(clipped);
     for (const auto& [factor, states] : by_factor) {
@@ -363,6 +364,7 @@ class Locating {
   std::vector<ParameterState> states_;
   int64_t top_ = -1;
   double common_ = 1.0;
+  int digits_ = 6;  // of factors that are told apart
 };
 
 }  // namespace

@@ -19,8 +19,9 @@ constexpr int64_t kMostEntries = int64_t{1} << 22;
 /// further from 1 than so many times what their own factors differ by.
 constexpr double kFactorHelps = 0.7;
 constexpr double kFactorIsClear = 5.0;
-/// A factor this close to 1 is rounding.
+/// A factor this close to 1 is rounding: of float64, and of float32 next to what rounds an entry.
 constexpr double kFitRounding = 1e-12;
+constexpr double kSingleFactor = 200.0, kSingleRounding = 1e-7;
 /// How much of a residual a factor may be off by.
 constexpr double kSharedError = 0.3;
 /// With a residual beyond, a factor says nothing.
@@ -98,6 +99,8 @@ FitGauge::FitGauge(const Tensors& gradients, const Tensors& truth) {
   scale_ = at::cat(scales);
   sketch_indices_ = at::cat(indices);
   own_ = at::cat(parts) * scale_;
+  if (const double rounding = rounding_of(gradients); rounding <= kSingleRounding)
+    factor_rounding_ = std::max(kFitRounding, kSingleFactor * rounding);
   own_sketch_ = own_.index_select(0, sketch_indices_);
   if (begin > kMostEntries) entry_weights_ = at::cat(weights);
   own_vector_ = entry_weights_.defined() ? own_sketch_ * entry_weights_ : own_;
@@ -127,7 +130,7 @@ Fit FitGauge::measure(const Tensors& hypothesis, at::Tensor* sketch) const {
   const double square = dot_of(h, h), product = dot_of(own_, h);
   if (!(square > 0.0) || product == 0.0) return fit;
   const double best = product / square, with_best = residual(best);
-  if (std::abs(best - 1.0) <= kFitRounding || !(with_best <= kFarOff)) return fit;
+  if (std::abs(best - 1.0) <= factor_rounding_ || !(with_best <= kFarOff)) return fit;
   std::vector<double> factors;  // of each parameter alone
   int64_t begin = 0;
   for (const int64_t end : ends_) {
@@ -147,7 +150,7 @@ Fit FitGauge::measure(const Tensors& hypothesis, at::Tensor* sketch) const {
   fit.factor = best;
   // What all share, a bias of rounding say, doesn't show in what they differ by.
   const double of_spread = 3.0 * spread / (std::abs(best) * std::sqrt(static_cast<double>(factors.size())));
-  fit.factor_error = std::max({of_spread, kSharedError * with_best, kFitRounding});
+  fit.factor_error = std::max({of_spread, kSharedError * with_best, factor_rounding_});
   return fit;
 }
 

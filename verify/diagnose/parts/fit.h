@@ -54,6 +54,7 @@ class FitGauge {
   at::Tensor own_sketch_;
   at::Tensor entry_weights_;  // of the sketch's entries, so that they stand for all; undefined: all are taken
   at::Tensor own_vector_;
+  double factor_rounding_ = 1e-12;  // a factor this close to 1 is rounding
 };
 
 /// What rounding an entry to the coarsest dtype among the gradients does to it on average.

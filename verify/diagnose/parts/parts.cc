@@ -50,9 +50,8 @@ class PartsSearch {
     rows(linear_.slopes());
     by_terms();
     if (!found_.empty() && found_.front().name.find(" + ") == std::string::npos) return std::move(found_);
-    // Several terms of other weights come to other weights of a few rows, whose words are simpler.
     std::vector<Explanation> of_terms = std::exchange(found_, {});
-    if (by_rows({})) return std::move(found_);
+    if (by_rows({})) return std::move(found_);  // in simpler words than several terms
     if (!of_terms.empty()) return of_terms;
     if (by_rows(terms_)) return std::move(found_);
     if (!facts_.advantages.empty() && !is_zero(besides_)) {
@@ -224,7 +223,7 @@ class PartsSearch {
     Fit fit;
     fit.residual = fit.without_factor = residual;
     // No better known than what is left lets it.
-    fit.factor = std::abs(factor - 1.0) <= std::clamp(16.0 * residual, 1e-9, 1e-6) ? 1.0 : factor;
+    fit.factor = std::abs(factor - 1.0) <= std::clamp(16.0 * residual, 1e-9, 1e-5) ? 1.0 : factor;
     fit.factor_error = std::max(0.3 * residual, 1e-9);
     found_.push_back({std::move(name), std::move(sentence), fit});
   }
@@ -235,18 +234,12 @@ class PartsSearch {
     return add_z_loss() && fits_by_terms();
   }
 
-  /// What some losses add so that logits don't grow: it takes a pass of its own.
   bool add_z_loss() {
-    if (subject_.objective != "sft" || !subject_.model.has_head()) return false;
-    WrongSettings with;
-    with.z_loss = 1.0;
-    try {
-      const at::Tensor part = gauge_.vector_of(run_layer_pass(subject_, with)) - truth_;
-      terms_.push_back({"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", part, false});
-      return !is_nothing(part);
-    } catch (const InputError&) {  // a batch too long for it
-      return false;
-    }
+    const std::optional<Tensors> with = with_z_loss(subject_);
+    if (!with) return false;
+    const at::Tensor part = gauge_.vector_of(*with) - truth_;
+    terms_.push_back({"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", part, false});
+    return !is_nothing(part);
   }
 
   bool fits_by_terms() {
@@ -323,6 +316,15 @@ class PartsSearch {
     return found_.size() > before;
   }
 
+  /// Whether all weights are 1, as far as they are known.
+  static bool is_truth(const Solution& solution) {
+    for (size_t i = 0; i < solution.weights.size(); ++i) {
+      const double known = std::max(kRowWeightRounding, 8.0 * solution.deviations[i]);
+      if (std::abs(solution.weights[i] - 1.0) > known) return false;
+    }
+    return true;
+  }
+
   bool by_rows(const std::vector<Term>& terms) {
     std::vector<at::Tensor> parts;
     std::vector<size_t> of;
@@ -338,6 +340,7 @@ class PartsSearch {
     for (const Term& term : terms) parts.push_back(term.part);
     const Solution solution = solve(parts, gauge_.own(), limits_.parameters);
     if (!within(solution)) return false;
+    if (terms.empty() && is_truth(solution)) return false;
     RowWeights weights{std::vector<double>(rows_.size(), kNaN), std::vector<double>(rows_.size(), 0.0)};
     for (size_t i = 0; i < of.size(); ++i) {
       weights.values[of[i]] = solution.weights[i];

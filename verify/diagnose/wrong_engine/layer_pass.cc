@@ -363,6 +363,17 @@ Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& setting
   return LayerPass(subject, settings).run();
 }
 
+std::optional<Tensors> with_z_loss(const WrongSubject& subject) {
+  if (subject.objective != "sft" || !subject.model.has_head()) return std::nullopt;
+  WrongSettings with;
+  with.z_loss = 1.0;
+  try {
+    return run_layer_pass(subject, with);
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
+}
+
 HeadInputs head_inputs(const WrongSubject& subject, double temperature) {
   return LayerPass(subject, WrongSettings{}).inputs(temperature);
 }

@@ -3,6 +3,8 @@
 // knows.
 #pragma once
 
+#include <optional>
+
 #include "verify/diagnose/wrong_engine/wrong_engine.h"
 
 namespace streambp::verify {
@@ -11,6 +13,10 @@ namespace streambp::verify {
 /// not make (of rotary positions but along columns, adapters' scales, sums), and for batches whose scores
 /// don't fit.
 Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& settings);
+
+/// The gradients of `subject` with what some losses of labels add so that logits don't grow, the mean square
+/// of their log-sum-exp; nothing for other losses, and batches whose scores don't fit.
+std::optional<Tensors> with_z_loss(const WrongSubject& subject);
 
 /// What the head takes of every token of the subject's batch, and gives: final hidden states after the norm
 /// [N, D], and logits [N, V], capped and divided by the temperature.
