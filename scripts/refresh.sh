@@ -65,6 +65,7 @@ make cpu 'streambp-bench sweep --model qwen3-cpu --method standard,checkpoint,st
 make cpu-16384 streambp-bench sweep --model qwen3-cpu --method streambp --seq-len 16384 --repeats 1 --out results/cpu-16384
 make compare-verdicts scripts/pages/compare_verdicts.py --seq-len 40,2048 --out results/compare-verdicts
 make confident-tokens scripts/pages/confident_tokens.py
+make planted scripts/pages/planted_mistakes.py
 make proofs scripts/proofs.py
 make precision scripts/pages/precision.py
 make precision-hf scripts/pages/precision_hf.py

@@ -36,7 +36,7 @@ of the search, over a batch of some 120 tokens.
 |---|---|---|---|---:|
 {rows}
 
-Not named in either: {unnamed}.
+Not named in either: {unnamed}. This is no blind test: some of the names were added because this list showed that they were lacking.
 """
 
 
