@@ -93,7 +93,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
   text("--set", objective_options_,
        "Options of the objectives, as beta=0.1,loss_type=ipo (--help objectives lists them); "
        "pad_token_id=none (or a number): the "
-       "embedding's padding_idx, where it isn't what config.json says");
+       "embedding's padding_idx, where it isn't what config.json says; once with commas, or several times")
+      ->join(',');
   text("--method", methods_,
        fmt::format(
            "Methods: {}; all of them; auto: the cheapest configuration that fits a budget, dry-run first",

@@ -226,7 +226,8 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
       "--set", flags->settings,
       "Options of the objective, as beta=0.1,loss_type=ipo; pad_token_id=none (or a number): the embedding's "
       "padding_idx, where the trainer's isn't what config.json says (it has set it after the model was "
-      "made)");
+      "made); once with commas, or several times")
+      ->join(',');
   text("--adapter", flags->adapter, "A PEFT folder: the gradients are its, and it is its base's reference");
   text("--reference", flags->reference,
        "A folder or a preset whose log-probabilities are the reference's; with --adapter: base, the model "

@@ -63,7 +63,8 @@ void add_rollout_command(CLI::App& app, std::function<int()>& action) {
       ->add_option("--tokens", flags->tokens,
                    "safetensors: prompt_ids, completion_ids, ..., sampling_per_token_logps")
       ->required();
-  command->add_option("--set", flags->settings, "Options of grpo, as loss_type=dapo,temperature=0.7");
+  command->add_option("--set", flags->settings, "Options of grpo, as loss_type=dapo,temperature=0.7")
+      ->join(',');
   command->add_option("--adapter", flags->adapter, "A PEFT folder: the gradients are its");
   command->add_option(
       "--reference", flags->reference,

@@ -187,7 +187,8 @@ void add_sweep_command(CLI::App& app, std::function<int()>& action) {
   list("--objective", flags->objectives,
        fmt::format("{} (default: all)", fmt::join(objective_names(), ", ")));
   list("--set", flags->settings,
-       "Options of a single objective, as beta=0.1,loss_type=ipo (default: several, in turn)");
+       "Options of a single objective, as beta=0.1,loss_type=ipo (default: several, in turn)")
+      ->join(',');
   list("--tuning", flags->tunings, "full, lora (default: both)");
   list(
       "--batch", flags->batches,

@@ -20,7 +20,7 @@ other 'dpo' 0 qwen3-dpo-robust --objective dpo --set loss_type=robust,label_smoo
 says 'exact: all'
 other 'dpo with other options' 1 qwen3-dpo-robust --objective dpo
 says 'wrong: '
-other 'grpo' 0 qwen3-grpo-grpo_kl --objective grpo --set beta=0.04,epsilon_high=0.28,temperature=0.7
+other 'grpo' 0 qwen3-grpo-grpo_kl --objective grpo --set beta=0.04 --set epsilon_high=0.28,temperature=0.7
 says 'exact: all'
 other 'ppo with a value head' 0 qwen3-ppo-shared --objective ppo --set temperature=0.7000000999999999
 says 'exact: all'
