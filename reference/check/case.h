@@ -54,8 +54,9 @@ using Visit = std::function<void(const Case&)>;
 void list_ops(std::uint64_t seed, const Visit& visit);
 
 /// Log-probabilities, loss and everything the heads say of a tiny model of each family, with and without
-/// adapters, and of a critic, by every parameter.
-void list_models(std::uint64_t seed, const Visit& visit);
+/// adapters, and of a critic, by every parameter, of which `entries` are moved one by one for the
+/// log-probabilities, half as many for the loss, and a third for the heads.
+void list_models(std::uint64_t seed, std::size_t entries, const Visit& visit);
 
 /// What the gradients of a case are projected on, for a value of that shape: never ones, because the rows of
 /// a softmax sum to a constant, and a gradient that is wrong by something constant would be hidden.

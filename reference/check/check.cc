@@ -195,13 +195,6 @@ class Checked {
   std::string failures_;
 };
 
-std::vector<CheckResult> check_list(void (*list)(std::uint64_t, const Visit&), std::uint64_t seed,
-                                    const std::vector<Truth>& truths) {
-  std::vector<CheckResult> results;
-  list(seed, [&](const Case& c) { results.push_back(check_case(c, &truths.at(results.size()))); });
-  return results;
-}
-
 }  // namespace
 
 CheckResult check_case(const Case& c, const Truth* truth) {
@@ -222,11 +215,18 @@ CheckResult check_gradient(const std::string& name, const Function& f, const std
 }
 
 std::vector<CheckResult> check_all_ops(std::uint64_t seed) {
-  return check_list(list_ops, seed, reference_in_extended_precision::truths_of_ops(seed));
+  const std::vector<Truth> truths = reference_in_extended_precision::truths_of_ops(seed);
+  std::vector<CheckResult> results;
+  list_ops(seed, [&](const Case& c) { results.push_back(check_case(c, &truths.at(results.size()))); });
+  return results;
 }
 
-std::vector<CheckResult> check_models(std::uint64_t seed) {
-  return check_list(list_models, seed, reference_in_extended_precision::truths_of_models(seed));
+std::vector<CheckResult> check_models(std::uint64_t seed, std::size_t entries) {
+  const std::vector<Truth> truths = reference_in_extended_precision::truths_of_models(seed, entries);
+  std::vector<CheckResult> results;
+  list_models(seed, entries,
+              [&](const Case& c) { results.push_back(check_case(c, &truths.at(results.size()))); });
+  return results;
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

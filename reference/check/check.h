@@ -61,8 +61,10 @@ CheckResult check_case(const Case& c, const Truth* truth);
 CheckResult check_gradient(const std::string& name, const Function& f, const std::vector<Matrix>& inputs,
                            const CheckOptions& options = {});
 
-/// The cases of list_ops, and those of list_models. Takes a few seconds.
+/// The cases of list_ops, and those of list_models with so many `entries` of a parameter. Takes half a
+/// minute.
+inline constexpr std::size_t kModelEntries = 6;
 std::vector<CheckResult> check_all_ops(std::uint64_t seed);
-std::vector<CheckResult> check_models(std::uint64_t seed);
+std::vector<CheckResult> check_models(std::uint64_t seed, std::size_t entries = kModelEntries);
 
 }  // namespace streambp::STREAMBP_REFERENCE

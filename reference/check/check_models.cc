@@ -183,7 +183,9 @@ DoubleWeights random_weights(const ModelConfig& config, std::uint64_t seed) {
   return weights;
 }
 
-void list_models(std::uint64_t seed, const Visit& visit) {
+void list_models(std::uint64_t seed, std::size_t entries, const Visit& visit) {
+  const std::size_t half = std::max<std::size_t>(entries / 2, 1),
+                    third = std::max<std::size_t>(entries / 3, 1);
   // Each parameter is moved by itself for the log-probabilities, of which the others are functions.
   const auto check = [&](const std::string& name, const ModelConfig& config, std::size_t max_entries,
                          bool move_together, const std::function<Var(Tape&, const Parameters&)>& f) {
@@ -192,18 +194,18 @@ void list_models(std::uint64_t seed, const Visit& visit) {
   double beta = 0.0;
   for (const auto& [family, plain] : tiny_families()) {
     const ModelConfig& config = plain;  // a binding cannot be captured
-    check("log-probabilities of a tiny " + family, config, 6, false,
+    check("log-probabilities of a tiny " + family, config, entries, false,
           [&](Tape& tape, const Parameters& parameters) {
             return token_values(tape, config, parameters, tiny_batch(), {}).log_probabilities;
           });
-    check("SFT loss of a tiny " + family, config, 3, true, [&](Tape& tape, const Parameters& parameters) {
+    check("SFT loss of a tiny " + family, config, half, true, [&](Tape& tape, const Parameters& parameters) {
       const TokenObjective objective = sft(7.0, 0.0);
       return total_loss(tape, objective, token_values(tape, config, parameters, tiny_batch(), objective));
     });
 
     const ModelConfig full = adapted(plain);
     const TokenObjective asked = everything(10, full.vocab_size, beta, seed);
-    check("all that the heads of a tiny " + family + " with adapters say", full, 2, true,
+    check("all that the heads of a tiny " + family + " with adapters say", full, third, true,
           [&](Tape& tape, const Parameters& parameters) {
             const TokenValues heads = token_values(tape, full, parameters, tiny_valued_batch(), asked);
             return concat_rows({heads.log_probabilities, heads.entropies, heads.mean_log_probabilities,
@@ -214,7 +216,7 @@ void list_models(std::uint64_t seed, const Visit& visit) {
   ModelConfig critic = tiny_model();
   critic.has_lm_head = false;
   critic.has_value_head = true;
-  check("values of a tiny critic", critic, 5, false, [&](Tape& tape, const Parameters& parameters) {
+  check("values of a tiny critic", critic, entries, false, [&](Tape& tape, const Parameters& parameters) {
     TokenObjective asked;
     asked.log_probabilities = false;
     asked.values = true;

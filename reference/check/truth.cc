@@ -92,12 +92,6 @@ void check_steps(Truth& truth, const Case& c, std::size_t input, const DoubleMat
             derivative(c, input, direction, w), scale_of(gradient.norm(), value));
 }
 
-std::vector<Truth> truths_of(void (*list)(std::uint64_t, const Visit&), std::uint64_t seed) {
-  std::vector<Truth> truths;
-  list(seed, [&truths](const Case& c) { truths.push_back(truth_of(c)); });
-  return truths;
-}
-
 }  // namespace
 
 Truth truth_of(const Case& c) {
@@ -117,11 +111,15 @@ Truth truth_of(const Case& c) {
 }
 
 std::vector<Truth> truths_of_ops(std::uint64_t seed) {
-  return truths_of(list_ops, seed);
+  std::vector<Truth> truths;
+  list_ops(seed, [&truths](const Case& c) { truths.push_back(truth_of(c)); });
+  return truths;
 }
 
-std::vector<Truth> truths_of_models(std::uint64_t seed) {
-  return truths_of(list_models, seed);
+std::vector<Truth> truths_of_models(std::uint64_t seed, std::size_t entries) {
+  std::vector<Truth> truths;
+  list_models(seed, entries, [&truths](const Case& c) { truths.push_back(truth_of(c)); });
+  return truths;
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

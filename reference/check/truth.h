@@ -42,6 +42,6 @@ namespace streambp::reference_in_extended_precision {
 
 /// Of list_ops and list_models, in their order.
 std::vector<reference::Truth> truths_of_ops(std::uint64_t seed);
-std::vector<reference::Truth> truths_of_models(std::uint64_t seed);
+std::vector<reference::Truth> truths_of_models(std::uint64_t seed, std::size_t entries);
 
 }  // namespace streambp::reference_in_extended_precision

@@ -19,6 +19,7 @@ namespace {
 
 struct GradcheckFlags : CommonFlags {
   uint64_t seed = 0;
+  int64_t entries = static_cast<int64_t>(reference::kModelEntries);
 };
 
 constexpr const char* kGradcheckExamples = R"(Examples:
@@ -78,7 +79,7 @@ int run_gradcheck(const GradcheckFlags& flags) {
     return worst;
   };
   const Worst ops = report(reference::check_all_ops(flags.seed));
-  const Worst models = report(reference::check_models(flags.seed));
+  const Worst models = report(reference::check_models(flags.seed, static_cast<size_t>(flags.entries)));
   // Doubles that agree with extended precision to the last bit are extended precision that is not there.
   const bool has_extended_precision = models.gradient > 0.0;
   const size_t failed = ops.failed + models.failed;
@@ -106,6 +107,12 @@ void add_gradcheck_command(CLI::App& app, std::function<int()>& action) {
       app.add_subcommand("gradcheck", "The reference against complex steps and extended precision");
   command->footer(std::string(kGradcheckExamples) + "\n" + kExitCodes);
   add_seed_flag(*command, "--seed", flags->seed, "Of inputs and cotangents");
+  command
+      ->add_option(
+          "--entries", flags->entries,
+          "Entries of each parameter of whole models that are moved one by one; the rest move together")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}));
   set_action(*command, flags, action, run_gradcheck);
 }
 
