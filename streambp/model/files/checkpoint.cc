@@ -258,6 +258,7 @@ Tensors named_as_parameters(const Files& files, const Config& config) {
     const std::optional<std::string> name = may_be_part ? text_name(stored_name) : stored_name;
     if (!name || is_of_next_token_layer(*name, config)) continue;
     const StoredTensor tensor{file, stored_name};
+    refuse_unread_name(config, *name, file.path().string());
     auto parts = of_experts(*name, tensor, config);
     if (parts.empty()) parts = of_convolutions(*name, tensor, config);
     for (const auto& [parameter, part] : parts) add(parameter, part);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "streambp/error.h"
 #include "streambp/model/config/family.h"
 
 namespace streambp {
@@ -202,6 +203,18 @@ bool is_in_sparse_layer(const std::string& name, const Config& config) {
 }
 
 }  // namespace
+
+void refuse_unread_name(const Config& config, const std::string& stored, const std::string& where) {
+  if (!config.clamps_all_mlps) return;
+  for (const std::string_view part : {".block_sparse_moe.", ".mlp.gate_proj.", ".self_attn.index_q_proj."}) {
+    if (stored.find(part) == std::string::npos) continue;
+    throw InputError(
+        "{}: tensor {} has the name of published files, expected those that transformers writes of the text "
+        "model alone: load the model with transformers, and save a MiniMaxM3VLForCausalLM of its "
+        "language_model and lm_head",
+        where, stored);
+  }
+}
 
 std::string stored_name(const Config& config, const std::string& parameter) {
   std::string name = parameter;

@@ -27,7 +27,7 @@ int64_t layers_with_indexers(const Config& config) {
 /// `leaves_some`. Of layers without an indexer what no token can see.
 at::Tensor drawn_picks(const Config& config, const Batch& batch, bool of_all, bool leaves_some) {
   at::Generator generator = at::detail::createCPUGenerator(13);
-  const int64_t k = config.indexer.topk, rate = config.rows_of_picked_block();
+  const int64_t k = config.indexer.topk, rate = config.pick_kind().rate;
   const int64_t layers = of_all ? config.num_hidden_layers : layers_with_indexers(config);
   at::Tensor picks = at::full({batch.size(), layers, k}, -1, at::kInt);
   for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
@@ -173,7 +173,7 @@ TEST(GivenPicks, AreRefusedByNameWhereTheyCanNotBe) {
 
 TEST(GivenPicks, OfBlocksEndWithTheTokenOrBeforeIt) {
   const Config config = preset("deepseek-v4-tiny");
-  const int64_t rate = config.rows_of_picked_block(), layers = layers_with_indexers(config);
+  const int64_t rate = config.pick_kind().rate, layers = layers_with_indexers(config);
   ASSERT_GT(rate, 1);
   Batch batch = random_batch({2 * rate + 1}, config.vocab_size, 3);
   const auto refusal = [&](int64_t token, int64_t block) {
