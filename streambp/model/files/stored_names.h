@@ -14,8 +14,4 @@ std::string stored_name(const Config& config, const std::string& parameter);
 /// The parameter that files call `stored`: the inverse of stored_name.
 std::string parameter_name(const Config& config, const std::string& stored);
 
-/// Throws InputError for a tensor of MiniMax M3's published files in `where`, which hold each expert, and
-/// gate and up projections, by themselves: parameters hold them together, as transformers does.
-void refuse_unread_name(const Config& config, const std::string& stored, const std::string& where);
-
 }  // namespace streambp

@@ -67,7 +67,7 @@ at::Tensor pick_blocks(const at::Tensor& queries, const at::Tensor& keys, const 
     at::Tensor of_blocks = scores.view({rows, heads, count, rate}).amax(-1);
     scores.reset();
     const at::Tensor own_block = own.div(rate, "floor"), numbers = at::arange(count, picks.options());
-    of_blocks.masked_fill_((numbers <= own_block).logical_and(numbers > own_block - blocks.local), -nothing);
+    of_blocks.masked_fill_((numbers <= own_block) & (numbers > own_block - blocks.local), -nothing);
     const at::Tensor best = std::get<1>(at::sort(of_blocks, /*stable=*/true, /*dim=*/2, /*descending=*/true))
                                 .narrow(2, 0, blocks.count);
     picks.narrow(0, i, rows).copy_(std::get<0>(at::sort(best, /*dim=*/2)));

@@ -67,7 +67,7 @@ at::Tensor hidden_keys(const Tile& tile, const PickedRows& picked) {
       at::ones({groups, rest, blocks}, hidden.options()).scatter_(2, of_groups, false);
   const at::Tensor of_keys =
       of_blocks.unsqueeze(3).expand({groups, rest, blocks, picked.rate}).reshape({groups, rest, -1});
-  hidden.narrow(1, dense, rest).copy_(of_keys.narrow(2, 0, tile.keys()).logical_or(later(dense, rest)));
+  hidden.narrow(1, dense, rest).copy_(of_keys.narrow(2, 0, tile.keys()) | later(dense, rest));
   return hidden;
 }
 

@@ -124,7 +124,7 @@ class WholeModels(Case):
 
     def test_patched(self):
         for name in PATCHED:
-            model, batch = whole(name), batch_of(58, (29, 11, 18), "right" if name in RIGHT_ALONE else "left")
+            model, batch = whole(name), batch_of(58, (29, 11, 18), "left") if name not in RIGHT_ALONE else batch_of(58, (29, 29))
             loss, expected = reference_step(model, batch, use_cache=False)
             with self.subTest(model=name), patched(model, chunk=5, head_chunk=7):
                 # Its embedding's norm, which stays the model's own code, is in float32 otherwise.

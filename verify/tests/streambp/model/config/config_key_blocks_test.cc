@@ -2,6 +2,7 @@
 // what is refused; names of parameters.
 #include "streambp/model/files/stored_names.h"
 #include "verify/tests/streambp/model/config_testing.h"
+#include "verify/tests/streambp/model/made_checkpoint.h"
 
 namespace streambp {
 namespace {
@@ -127,19 +128,97 @@ TEST(MiniMaxM3, ReadsTheWordsOfPublishedFiles) {
   EXPECT_EQ(parse(both), config);
 }
 
-TEST(MiniMaxM3, ReadsFilesAsTransformersWritesThemAlone) {
+TEST(MiniMaxM3, HasTheNamesThatTransformersWritesOfTheTextModelAlone) {
   const Config config = parse(with_indexers());
   for (const ParameterShape& shape : parameter_shapes(config)) {
     EXPECT_EQ(stored_name(config, shape.name), shape.name);
     EXPECT_EQ(parameter_name(config, shape.name), shape.name);
-    refuse_unread_name(config, shape.name, "here");
   }
-  for (const char* name :
-       {"block_sparse_moe.experts.0.w1.weight", "mlp.gate_proj.weight", "self_attn.index_q_proj.weight"}) {
-    const std::string of_layer = std::string("model.layers.0.") + name;
-    EXPECT_TRUE(refused([&] { refuse_unread_name(config, of_layer, "here"); }, "here: tensor ", of_layer,
-                        "save a MiniMaxM3VLForCausalLM"));
+}
+
+/// What published files hold of a parameter: names, and shapes of equally many bytes, in its order.
+std::vector<std::pair<std::string, std::vector<int64_t>>> published_tensors(const ParameterShape& parameter,
+                                                                            bool is_sparse) {
+  const auto replaced = [](std::string name, const std::string& from, const std::string& to) {
+    const size_t at = name.find(from);
+    return at == std::string::npos ? name : name.replace(at, from.size(), to);
+  };
+  std::string name = "language_model." + parameter.name;
+  if (is_sparse) name = replaced(name, ".mlp.", ".block_sparse_moe.");
+  name = replaced(name, ".gate.e_score_correction_bias", ".e_score_correction_bias");
+  name = replaced(name, ".indexer.", ".index_");
+  const std::vector<int64_t>& shape = parameter.shape;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> all;
+  const size_t both = name.find("gate_up_proj");
+  if (shape.size() == 3) {
+    for (int64_t expert = 0; expert < shape[0]; ++expert) {
+      const std::string one = name.substr(0, name.rfind('.') + 1) + std::to_string(expert);
+      if (both == std::string::npos) {
+        all.emplace_back(one + ".w2.weight", std::vector{shape[1], shape[2]});
+        continue;
+      }
+      all.emplace_back(one + ".w1.weight", std::vector{shape[1] / 2, shape[2]});
+      all.emplace_back(one + ".w3.weight", std::vector{shape[1] / 2, shape[2]});
+    }
+  } else if (both != std::string::npos) {
+    all.emplace_back(replaced(name, "gate_up_proj", "gate_proj"), std::vector{shape[0] / 2, shape[1]});
+    all.emplace_back(replaced(name, "gate_up_proj", "up_proj"), std::vector{shape[0] / 2, shape[1]});
+  } else {
+    all.emplace_back(name, shape);
   }
+  return all;
+}
+
+TEST(MiniMaxM3, ReadsTheTensorsOfPublishedFiles) {
+  const json text = with(with_indexers(), {{"torch_dtype", "float32"}, {"tie_word_embeddings", false}});
+  const Config config = parse(text);
+  std::map<std::string, MadeTensor> tensors;
+  std::map<std::string, std::vector<std::byte>> expected;
+  int value = 0;
+  for (const ParameterShape& parameter : parameter_shapes(config)) {
+    const bool is_sparse =
+        parameter.name.starts_with("model.layers.1.") || parameter.name.starts_with("model.layers.2.");
+    std::vector<std::byte>& whole = expected[parameter.name];
+    for (const auto& [name, shape] : published_tensors(parameter, is_sparse)) {
+      int64_t numbers = 1;
+      for (const int64_t size : shape) numbers *= size;
+      std::vector<std::byte> bytes;
+      for (int64_t i = 0; i < 4 * numbers; ++i) bytes.push_back(static_cast<std::byte>(++value % 251));
+      whole.insert(whole.end(), bytes.begin(), bytes.end());
+      tensors[name] = {"F32", shape, bytes};
+    }
+  }
+  const std::vector<std::byte> one(4);
+  for (const char* name : {"vision_tower.vision_model.pre_layrnorm.weight", "patch_merge_mlp.linear_1.weight",
+                           "multi_modal_projector.linear_1.weight", "language_model.model.mtp.norm.weight"})
+    tensors[name] = {"F32", {1}, one};
+  const auto open = [&] {
+    const TempFolder folder;
+    json whole = {{"model_type", "minimax_m3_vl"}, {"text_config", text}, {"tie_word_embeddings", false}};
+    folder.write("config.json", whole.dump());
+    return open_made(folder, tensors);
+  };
+  {
+    const TempFolder folder;
+    json whole = {{"model_type", "minimax_m3_vl"}, {"text_config", text}, {"tie_word_embeddings", false}};
+    folder.write("config.json", whole.dump());
+    const Checkpoint checkpoint = open_made(folder, tensors);
+    for (const auto& [name, bytes] : expected) EXPECT_TRUE(checkpoint.bytes(name) == bytes) << name;
+    // Across the ends of pieces.
+    const std::string experts = "model.layers.1.mlp.experts.gate_up_proj";
+    std::vector<std::byte> some(4 * 44 * 48 + 10);
+    checkpoint.stored(experts).read(7, some);
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), expected[experts].begin() + 7));
+  }
+  const std::string last = "language_model.model.layers.2.block_sparse_moe.experts.7.w2.weight";
+  const MadeTensor kept = tensors.at(last);
+  tensors.erase(last);
+  EXPECT_TRUE(refused(open, "model.layers.2.mlp.experts.down_proj expert 7"));
+  tensors[last] = {"F32", {44, 48}, kept.bytes};
+  EXPECT_TRUE(refused(open, last, "F32 [44,48], expected F32 [48,44]"));
+  tensors[last] = kept;
+  tensors["language_model.model.layers.2.block_sparse_moe.experts.8.w2.weight"] = kept;
+  EXPECT_TRUE(refused(open, "expected 8 experts"));
 }
 
 TEST(MiniMaxM3, IsRefusedByNameWhereItCanNotBe) {
