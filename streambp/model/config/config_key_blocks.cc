@@ -119,7 +119,8 @@ void parse_key_blocks(const ConfigReader& settings, Config& config) {
   constexpr const char *kIndexHeads = "index_n_heads", *kLocalBlocks = "index_local_blocks";
   indexer.heads = settings.size(kIndexHeads, kMaxHeads, 4);
   indexer.head_dim = settings.size("index_head_dim", kMaxHeadDim, 128);
-  indexer.block = settings.size("index_block_size", kMaxPositions, 128);
+  constexpr int64_t kMostRows = int64_t{1} << 20;  // so that those of topk blocks are counted in 64 bits
+  indexer.block = settings.size("index_block_size", kMostRows, 128);
   indexer.topk = settings.size("index_topk_blocks", kMaxPositions, 16);
   indexer.local_blocks = settings.size_from_zero(kLocalBlocks, kMaxPositions, 1);
   indexer.norm_eps = config.rms_norm_eps;

@@ -233,6 +233,7 @@ TEST(MiniMaxM3, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses(changed(good, "index_topk", 8), "index_topk is 8"));
   EXPECT_TRUE(refuses(changed(good, "partial_rotary_factor", nullptr), "rotary_dim is 64"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_init_block", 1), "sparse_init_block"));
+  EXPECT_TRUE(refuses(changed_sparse(good, "sparse_block_size", int64_t{1} << 21), "from 1 to 1048576"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_score_type", "lse"), "sparse_score_type"));
   EXPECT_TRUE(refuses(changed_sparse(good, "use_sparse_attention", false), "use_sparse_attention"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_disable_index_value", {1, 0, 1, 1}),
