@@ -85,6 +85,14 @@ void require_valid(const ModelConfig& config, const CompressedSettings& compress
   }
 }
 
+void require_key_blocks(const ModelConfig& config) {
+  const IndexerSettings& indexer = config.indexer;
+  require(indexer.topk > 0 && indexer.heads > 0 && config.num_attention_heads % indexer.heads == 0 &&
+              indexer.head_dim >= config.rotary_dim && indexer.local_blocks >= 0 &&
+              indexer.local_blocks <= indexer.topk && !indexer.layers.empty(),
+          "model", "expected indexers of positive sizes, whose heads each stand for as many query heads");
+}
+
 void require_valid(const ModelConfig& config, const Gemma4Settings& gemma4) {
   const auto layers = std::to_string(config.num_hidden_layers);
   require(gemma4.global_head_dim >= 0 && gemma4.global_head_dim % 2 == 0, "model",
@@ -177,6 +185,7 @@ void require_of_layers(const ModelConfig& config) {
   require_size(config.expert_limits.size(), "the limit of its experts");
   require_size(config.mlp_limits.size(), "the limit of its MLPs");
   require_size(config.indexer.shared.size(), "whether it shares what another has picked");
+  require_size(config.indexer.layers.size(), "whether it has an indexer");
   require_size(config.mixture.hashed.size(), "whether its experts are those of a table");
   if (any(config.linear_attention)) require_valid(config.delta_rule);
 }
@@ -207,6 +216,7 @@ void require_valid(const ModelConfig& config) {
   require_consistent(config);
   if (config.is_latent()) require_valid(config, config.latent);
   if (config.is_compressed()) require_valid(config, config.compressed);
+  if (config.indexer.block > 0) require_key_blocks(config);
   require_valid(config, config.gemma4);
   const MixtureSettings& mixture = config.mixture;
   require(mixture.num_experts >= 0, "model", "expected at least no experts");

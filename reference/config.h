@@ -148,9 +148,10 @@ struct ModelConfig {
   double final_logit_softcapping = 0.0;  // the same of the logits
   double logits_scaling = 1.0;           // Granite: logits are divided by it, before any cap
   Activation hidden_act = Activation::kSilu;
-  double swiglu_alpha = 0.0;  // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
-  double swiglu_limit = 0.0;  // what gate and up are clamped to in it; Hunyuan 4, with alpha 0: of routed
-                              // experts before hidden_act; 0: they are not
+  double swiglu_alpha = 0.0;     // GPT-OSS: experts have clamped_swiglu (mixture.h), not hidden_act; 0: no
+  double swiglu_limit = 0.0;     // what gate and up are clamped to in it; Hunyuan 4, with alpha 0: of routed
+                                 // experts before hidden_act; 0: they are not
+  bool clamps_all_mlps = false;  // MiniMax M3: likewise of all MLPs, with gate above up in gate_up_proj
   bool limits_all_experts = false;  // DeepSeek V4: likewise of the expert that every token has
   /// Step 3.7, of each layer: the limit of limited_swiglu (mixture.h), which its experts and its other MLPs
   /// have for the product of the activated gate and up; 0: they have that. Empty: in every layer.
@@ -221,6 +222,9 @@ struct ModelConfig {
     return latent.qk_nope_head_dim + latent.qk_rope_head_dim - latent_rope(layer);
   }
   bool is_compressed() const { return compressed.q_lora_rank > 0; }
+  bool picks_key_blocks(int layer) const {
+    return indexer.block > 0 && indexer.layers[static_cast<std::size_t>(layer)];
+  }
   bool is_hashed(int layer) const {
     return !mixture.hashed.empty() && mixture.hashed[static_cast<std::size_t>(layer)];
   }
@@ -314,7 +318,8 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 ///   of its heads and `q_input_norm`, and of the model `rotary_emb.alpha` [1, qk_rope_head_dim / 2].
 /// - an indexer of its own: `self_attn.indexer.wq_b` [heads head_dim, q_lora_rank], `wk` [head_dim,
 ///   hidden_size], `k_norm` [1, head_dim] with `.weight` and `.bias`, and `weights_proj` [heads,
-///   hidden_size], none of which ever has a gradient but 0.
+///   hidden_size], none of which ever has a gradient but 0. MiniMax M3's has `q_proj` [heads head_dim,
+///   hidden_size], `k_proj` [head_dim, hidden_size], `q_norm` and `k_norm` [1, head_dim] instead.
 /// - hyper-connections of S streams of D entries: `attn_hc` and `ffn_hc`, each with `.fn` [2 S, S D], `.base`
 ///   [1, 2 S] and `.scale` [1, 2], and of the model `hc_head.hc_fn` [S, S D], `hc_base` [1, S] and `hc_scale`
 ///   [1, 1].

@@ -39,6 +39,10 @@ struct IndexerSettings {
   double norm_eps = 1e-6;         // of the norm of its key
   bool reads_hidden = false;  // Mistral Large 4: its queries are of what attention reads, normed (layer_norm)
                               // and multiplied as attention's are, and rotate where those do
+  int block = 0;         // MiniMax M3, beside ordinary attention: each of its heads picks topk blocks of as
+                         // many tokens (Layers::attention); 0: it picks tokens
+  int local_blocks = 0;  // of which the last ones, this many, are picked whatever their scores
+  std::vector<bool> layers = {};  // MiniMax M3, of each layer: whether it has an indexer
 };
 
 /// DeepSeek V4's attention (transformers, modeling_deepseek_v4.py); see Layers::compressed_attention.

@@ -52,6 +52,10 @@
 //                      that are trained, layers without rotation; experts by a softmax in groups
 //     GLM-4-MoE        DeepSeek-V3's experts with Qwen3's attention, of which half of a head rotates
 //     MiniMax M2       the same without groups and such an expert; OLMo 2's norms of queries and keys
+//     MiniMax M3       1 + weight; Qwen3's norms of queries and keys, part of a head rotates, and of each
+//     token
+//                      blocks of earlier ones, picked for each group of heads; clamped MLPs; MiniMax M2's
+//                      routers, and an expert that every token has
 //     Step 3.7         1 + weight; layers with a window have more heads, and more of a head rotates;
 //                      a gate of each head; routers of sigmoids, and an expert that every token has;
 //                      clamped products

@@ -173,6 +173,7 @@ Var Layers::shared_block(int layer, const Var& h, const Var& e, const std::vecto
 
 Var Layers::mlp(const std::string& module, const Var& x) const {
   const bool is_shared = module.find(kShared) != std::string::npos;
+  if (config_.clamps_all_mlps) return clamped_mlp(module, x);
   if (!config_.fused_projections && !config_.fused_gate_up && !is_shared)
     return gated(module, config_.mlp_bias, x);
   const Var both = project(module + config_.modules.gate_up, config_.mlp_bias, x);

@@ -8,6 +8,7 @@
 
 #include "reference/config.h"
 #include "reference/mixture.h"
+#include "reference/ops/ops_attention.h"
 #include "reference/ops/ops_layer.h"
 #include "reference/tape.h"
 
@@ -60,6 +61,10 @@ class Layers {
 
   /// Softmax attention of a layer's tokens on themselves, "model.layers.0.self_attn.". Positions and length
   /// as in decoder.h. It adds its keys and values to `seen`, or takes another layer's from there.
+  /// In a layer of MiniMax M3 with an indexer, whose heads each stand for as many query heads, token t sees
+  /// for each of them the tokens up to itself in the topk blocks, of `block` tokens, of the highest
+  ///     max over s <= t in the block: q_th . k_s,   q_th = rope(norm(W_qh x_t)),   k_s = rope(norm(W_k x_s))
+  /// where the last local_blocks of them count more than any other. A choice has no gradient.
   Var attention(const std::string& module, int layer, const Var& x, const std::vector<double>& positions,
                 double length, KeyValuesOfLayers& seen) const;
 
@@ -125,6 +130,9 @@ class Layers {
   /// LFM2's convolution between two gates instead, "model.layers.0.conv.": with [b, c, x] = W_in x
   ///     y = W_out (c conv(b x))
   Var short_convolution(const std::string& module, const Var& x) const;
+
+  /// MiniMax M3's MLPs, "model.layers.0.mlp." or those of a shared expert, with clamped_swiglu.
+  Var clamped_mlp(const std::string& module, const Var& x) const;
 
   /// A dense MLP, "model.layers.0.mlp.".
   Var mlp(const std::string& module, const Var& x) const;
@@ -214,6 +222,15 @@ class Layers {
   std::vector<std::vector<int>> picked_blocks(const std::string& module, int layer, const Var& x,
                                               const Var& latents, const std::vector<double>& positions,
                                               const RopeOptions& turn) const;
+  /// Of each head of MiniMax M3's indexer "model.layers.0.self_attn.indexer.", and each token, those that it
+  /// sees.
+  std::vector<std::vector<std::vector<int>>> in_picked_blocks(const std::string& module, int layer,
+                                                              const Var& x,
+                                                              const std::vector<double>& positions,
+                                                              double length) const;
+  /// Attention of query heads q, of which each share sees what one head of the indexer says.
+  Var attention_in_blocks(const std::vector<std::vector<std::vector<int>>>& seen, const Var& q,
+                          const KeyValues& source, const AttentionOptions& options) const;
   std::vector<Number> query_factors(const std::vector<double>& positions) const;
   DeltaInputs delta_inputs(const std::string& module, const Var& x) const;
 

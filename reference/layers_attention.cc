@@ -81,7 +81,10 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   options.scale = config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(head_dim);
   options.window = config_.window(layer);
   options.softcap = config_.attn_logit_softcapping;
-  Var mixed = config_.attention_sinks
+  Var mixed = config_.picks_key_blocks(layer)
+                  ? attention_in_blocks(in_picked_blocks(module + "indexer.", layer, x, positions, length), q,
+                                        source, options)
+              : config_.attention_sinks
                   ? causal_attention(q, source.k, source.v, parameter(module + "sinks"), options)
                   : causal_attention(q, source.k, source.v, options);
   if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(heads.gate));

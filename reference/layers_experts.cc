@@ -34,6 +34,7 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p,
   };
   const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction, given);
   if (config_.mixture.shared_expert_intermediate_size == 0) return y;
+  if (config_.clamps_all_mlps) return add(y, clamped_mlp(module + "shared_experts.", x));
   if (config_.mixture.shared_expert_ungated) return add(y, gated(module + "shared_experts.", false, x));
   const Var share = sigmoid(project(module + "shared_expert_gate", false, x));
   return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));

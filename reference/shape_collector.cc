@@ -57,6 +57,14 @@ void Collector::indexer(const std::string& module) {
   numbers(module + "softmax_scaling.bias", indexer.heads);
 }
 
+void Collector::key_block_indexer(const std::string& module) {
+  const IndexerSettings& indexer = config_.indexer;
+  linear(module + "q_proj", Index{indexer.heads} * indexer.head_dim, config_.hidden_size);
+  linear(module + "k_proj", indexer.head_dim, config_.hidden_size);
+  row(module + "q_norm", indexer.head_dim);
+  row(module + "k_norm", indexer.head_dim);
+}
+
 void Collector::latent_attention(const std::string& module, int layer) {
   const Index hidden = config_.hidden_size, heads = config_.num_attention_heads;
   const LatentAttentionSettings& latent = config_.latent;

@@ -76,6 +76,7 @@ class Collector {
     if (config_.output_gate_map) linear(module + "gate_proj", queries, hidden);
     if (config_.gates_heads) linear(module + "g_proj", config_.query_heads_of(layer), hidden);
     if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
+    if (config_.picks_key_blocks(layer)) key_block_indexer(module + "indexer.");
     if (!config_.qk_norm) return;
     const bool is_wide = config_.qk_norm_full_width;
     const bool is_after = config_.norms_rotated_heads;
@@ -89,6 +90,9 @@ class Collector {
   void shared_block(int layer);
 
   void indexer(const std::string& module);
+
+  /// MiniMax M3's.
+  void key_block_indexer(const std::string& module);
 
   void latent_attention(const std::string& module, int layer);
 
@@ -194,6 +198,9 @@ class Collector {
     if (shared > 0 && !config_.mixture.shared_expert_ungated) {
       expert(module + "shared_expert.", shared);
       linear(module + "shared_expert_gate", 1, hidden);
+    } else if (shared > 0 && config_.clamps_all_mlps) {
+      linear(module + "shared_experts.gate_up_proj", 2 * Index{shared}, hidden);
+      linear(module + "shared_experts.down_proj", hidden, shared);
     } else if (shared > 0) {
       expert(module + "shared_experts.", shared);
     }

@@ -113,7 +113,10 @@ reference::IndexerSettings reference_indexer(const IndexerSettings& indexer) {
           .shared = indexer.shared,
           .rotates_last = indexer.rotates_last,
           .norm_eps = indexer.norm_eps,
-          .reads_hidden = indexer.reads_hidden};
+          .reads_hidden = indexer.reads_hidden,
+          .block = static_cast<int>(std::min<int64_t>(indexer.block, std::numeric_limits<int>::max())),
+          .local_blocks = static_cast<int>(indexer.local_blocks),
+          .layers = indexer.layers};
 }
 
 reference::CompressedSettings reference_compressed(const CompressedSettings& compressed) {
@@ -177,6 +180,8 @@ void set_kinds_of_attention(const Config& config, reference::ModelConfig& same) 
   same.hyper = {static_cast<int>(config.hyper.streams), config.hyper.magnitude, config.hyper.eps,
                 static_cast<int>(config.hyper.sinkhorn_iters)};
   same.limits_all_experts = config.limits_all_experts;
+  same.clamps_all_mlps = config.clamps_all_mlps;
+  if (config.picks_key_blocks()) same.indexer = reference_indexer(config.indexer);
   if (config.is_latent()) {  // which has neither of the two in the reference
     same.latent = reference_latent(config.latent);
     same.indexer = reference_indexer(config.indexer);

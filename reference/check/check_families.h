@@ -40,6 +40,9 @@ ModelConfig tiny_deepseek_v4();
 /// tiny_glm_moe_dsa(), whose positions have trained factors, and one of whose layers does not rotate.
 ModelConfig tiny_mistral_large4();
 
+/// A dense layer that sees all tokens, and one with experts that sees two blocks of two.
+ModelConfig tiny_minimax_m3();
+
 /// One layer of either kind, in groups of which two heads share B and C.
 ModelConfig tiny_granite_hybrid();
 

@@ -1,4 +1,4 @@
-// Tiny models on DeepSeek-V3's latent attention or experts.
+// Tiny models on DeepSeek-V3's latent attention, indexers or experts.
 #include "reference/check/check_families.h"
 
 namespace streambp::STREAMBP_REFERENCE {
@@ -67,6 +67,23 @@ ModelConfig tiny_mistral_large4() {
   config.mixture.sparse = {false, true, true};
   config.mixture.sigmoid_scores = config.mixture.corrected = false;
   config.mixture.n_group = 2;
+  return config;
+}
+
+ModelConfig tiny_minimax_m3() {
+  ModelConfig config = tiny_glm4_moe();
+  config.qkv_bias = false;
+  config.norm_adds_one = config.fused_gate_up = config.clamps_all_mlps = true;
+  config.swiglu_alpha = 1.3;
+  config.swiglu_limit = 40.0;  // see tiny_gpt_oss()
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.indexer = {.topk = 2, .heads = 2, .head_dim = 4};
+  config.indexer.block = 2;
+  config.indexer.local_blocks = 1;
+  config.indexer.layers = {false, true};
+  config.mixture.n_group = config.mixture.topk_group = 1;
+  config.mixture.stacked = true;
   return config;
 }
 

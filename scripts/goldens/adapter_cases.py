@@ -314,6 +314,16 @@ ADAPTERS = {
         },
         seed=270,
     ),
+    # Every linear map outside indexers.
+    "minimax-m3-lora-linear": Adapter(
+        "minimax-m3", "b2_left", {"target_modules": ["self_attn.q_proj", "self_attn.k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"]}, seed=282
+    ),
+    "minimax-m3-lora-attention": Adapter(
+        "minimax-m3",
+        "b2_right",
+        {"target_modules": ["self_attn.q_proj", "v_proj", "down_proj"], "modules_to_save": ["self_attn.k_norm"], "use_rslora": True},
+        seed=283,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

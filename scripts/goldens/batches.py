@@ -182,6 +182,7 @@ CASES = {
     "deepseek-v4-sft-packed": ("deepseek-v4", packed(TWO_ROWS)),
     "mistral-large4-sft-packed": ("mistral-large4", packed(TWO_ROWS)),
     "mistral-large4-shared-sft-packed": ("mistral-large4-shared", packed(TWO_ROWS)),
+    "minimax-m3-sft-packed": ("minimax-m3", packed(TWO_ROWS)),
 }
 
 

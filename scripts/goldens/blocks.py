@@ -1,4 +1,4 @@
-"""DeepSeek V4's layers that see blocks of tokens, as goldens need them: documents of a packed row, and tokens behind padding, apart.
+"""Layers of DeepSeek V4 and MiniMax M3 that see blocks of tokens, as goldens need them: documents of a packed row, and tokens behind padding, apart.
 
 transformers 5.24 counts blocks from a row's first column, be there padding or several documents in it: padding on the left would have its part in a block,
 and so would the document before. Here attention is run on each document by itself, from position 0 on, as it is of a row of that document alone.
@@ -10,11 +10,19 @@ from goldens.recurrence import document_spans
 
 
 def has_blocks(model):
-    return model.config.model_type == "deepseek_v4"
+    return model.config.model_type in ("deepseek_v4", "minimax_m3_vl_text")
 
 
-def _of_each_document(forward, rotary, window, spans_of_rows):
+def _turns(rotary, config, rows, positions):
+    if config.model_type == "deepseek_v4":
+        return {kind: rotary(rows, position_ids=positions, layer_type=kind) for kind in ("main", "compress")}
+    return rotary(rows, position_ids=positions)
+
+
+def _of_each_document(forward, rotary, config, spans_of_rows):
     """`forward` of an attention module on each document by itself; what it gives padding is 0."""
+
+    window = getattr(config, "sliding_window", None)
 
     def of_documents(hidden_states, position_embeddings, position_ids, attention_mask, **settings):
         result = torch.zeros_like(hidden_states)
@@ -23,9 +31,9 @@ def _of_each_document(forward, rotary, window, spans_of_rows):
                 rows = hidden_states[row : row + 1, begin:end]
                 positions = torch.arange(end - begin).unsqueeze(0)
                 distance = positions.unsqueeze(-1) - positions.unsqueeze(-2)
-                hidden = (distance < 0) | (distance >= window)
+                hidden = (distance < 0) if window is None else (distance < 0) | (distance >= window)
                 mask = torch.zeros(1, 1, end - begin, end - begin, dtype=rows.dtype).masked_fill(hidden.unsqueeze(1), -torch.inf)
-                turns = {kind: rotary(rows, position_ids=positions, layer_type=kind) for kind in ("main", "compress")}
+                turns = _turns(rotary, config, rows, positions)
                 output, _ = forward(rows, position_embeddings=turns, position_ids=positions, attention_mask=mask, **settings)
                 result[row, begin:end] = output[0]
         return result, None
@@ -34,7 +42,7 @@ def _of_each_document(forward, rotary, window, spans_of_rows):
 
 
 def keep_blocks_apart(backbone):
-    """Lets the attention of `backbone`, a DeepSeek V4 of transformers without its head, see one document at a time."""
+    """Lets the attention of `backbone`, a decoder of transformers without its head, see one document at a time."""
 
     def before(module, args, kwargs):
         for layer in module.layers:
@@ -43,6 +51,6 @@ def keep_blocks_apart(backbone):
             if kwargs.get("position_ids") is None and kwargs.get("attention_mask") is None:
                 continue
             spans = document_spans({"attention_mask": kwargs.get("attention_mask"), "position_ids": kwargs.get("position_ids")})
-            attention.forward = _of_each_document(attention.forward, module.rotary_emb, module.config.sliding_window, spans)
+            attention.forward = _of_each_document(attention.forward, module.rotary_emb, module.config, spans)
 
     backbone.register_forward_pre_hook(before, with_kwargs=True)

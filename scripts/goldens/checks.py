@@ -75,7 +75,7 @@ def transformers_loss(model, inputs):
 
 
 def steps_of(model):
-    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text", "step3p5") or has_recurrence(model) or hasattr(model.config, "index_topk")
+    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text", "minimax_m3_vl_text", "step3p5") or has_recurrence(model) or hasattr(model.config, "index_topk")
     return (*STEPS, SHORT_STEP) if needs_short else STEPS
 
 
@@ -175,7 +175,7 @@ def check_documents(model, inputs, tensors):
     difference = 0.0
     for row, spans in enumerate(document_spans(inputs)):
         for begin, end in spans:
-            # DeepSeek V4's row alone has no position_ids: its blocks count from the first column.
+            # A row alone whose blocks count from the first column has no position_ids.
             names = ("input_ids",) if has_blocks(model) else ("input_ids", "position_ids")
             given = {name: inputs[name][row : row + 1, begin:end] for name in names}
             with torch.no_grad():
@@ -285,7 +285,9 @@ class Picking(TorchFunctionMode):
 
 
 def picks(config):
-    """Whether some layer has an indexer: of DeepSeek V4 those of one kind."""
+    """Whether some layer has an indexer: of DeepSeek V4 and MiniMax M3 those of one kind."""
+    if config.model_type == "minimax_m3_vl_text":
+        return "minimax_m3_sparse" in config.layer_types
     return hasattr(config, "index_topk") and (config.model_type != "deepseek_v4" or "compressed_sparse_attention" in config.layer_types)
 
 
@@ -300,9 +302,10 @@ def check_picks(model, inputs):
                     model(input_ids=inputs["input_ids"][row : row + 1, begin:end], use_cache=False)
         else:
             forward(model, inputs)
-    gap, picked, topk = math.inf, 0, model.config.index_topk
+    gap, picked = math.inf, 0
+    topk = model.config.index_topk_blocks if model.config.model_type == "minimax_m3_vl_text" else model.config.index_topk
     for scores in picking.scores:
-        ordered = (scores.flatten(0, 1) if has_blocks(model) else scores[real]).sort(descending=True).values
+        ordered = (scores.flatten(0, -2) if has_blocks(model) else scores[real]).sort(descending=True).values
         if topk >= ordered.shape[-1]:
             continue
         chooses = ordered[:, topk] > torch.finfo(ordered.dtype).min / 2  # others see no more than they may

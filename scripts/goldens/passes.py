@@ -21,7 +21,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
-    *("deepseek_v4", "hy_v4", "kimi_linear", "minimax_m2", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("deepseek_v4", "hy_v4", "kimi_linear", "minimax_m2", "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
 
@@ -66,6 +66,7 @@ def load_model(folder, config_name="config.json"):
         keep_documents_apart(model.model)
     if has_blocks(model):
         keep_blocks_apart(model.model)
+    if config.model_type == "deepseek_v4":
         model.config.num_experts = model.config.n_routed_experts  # TRL 1.16.0 asks for it by this name
     if config.model_type in ("gpt_oss", "granitemoehybrid"):
         model.model.register_forward_pre_hook(with_documents, with_kwargs=True)
@@ -198,7 +199,7 @@ def as_in_file(tensors, model_type=None):
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
     its own in Mixtral's, MiniMax M2's, Kimi Linear's and LFM2's. Kimi Linear's files also hold the three parts of a convolution, and
-    what transformers has in a module of the forget gate. GPT-OSS's, Granite's, Gemma 4's and Hunyuan 4's files hold what transformers does.
+    what transformers has in a module of the forget gate. GPT-OSS's, Granite's, Gemma 4's and Hunyuan 4's files hold what transformers does, as do those that it writes of MiniMax M3's text model.
     Nemotron-H's call the decoder backbone. A tensor of None is left out.
     """
     as_mixtral = model_type in ("deepseek_v4", "kimi_linear", "minimax_m2", "mistral_large4_text", "mixtral")
@@ -229,7 +230,7 @@ def as_in_file(tensors, model_type=None):
                 continue
         if model_type == "nemotron_h":
             name, stem = (re.sub("^model", "backbone", text) for text in (name, stem))
-        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text", "hy_v4"):
+        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text", "hy_v4", "minimax_m3_vl_text"):
             result[name] = tensor
             continue
         for expert, weights in enumerate(tensor):

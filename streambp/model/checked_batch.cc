@@ -11,15 +11,17 @@ namespace streambp {
 
 void require_plain_positions(const Config& config, const Batch& batch) {
   const std::vector<int64_t>& rates = config.compressed.rates;
-  if (std::all_of(rates.begin(), rates.end(), [](int64_t rate) { return rate == 0; })) return;
+  const bool compresses = std::any_of(rates.begin(), rates.end(), [](int64_t rate) { return rate > 0; });
+  if (!compresses && !config.picks_key_blocks()) return;
   for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
     const int64_t begin = batch.offsets[s], length = batch.offsets[s + 1] - begin;
     const at::Tensor positions = batch.positions.narrow(0, begin, length);
     if (!at::equal(positions - positions[0], at::arange(length, positions.options())))
       throw InputError(
-          "position_ids of sequence {}: {} has layers that compress blocks of rows, expected positions that "
-          "rise by 1 in each sequence",
-          s, config.family);
+          "position_ids of sequence {}: {} has layers that {} blocks of rows, expected positions that rise "
+          "by 1 "
+          "in each sequence",
+          s, config.family, compresses ? "compress" : "see some");
   }
 }
 

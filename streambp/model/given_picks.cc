@@ -13,7 +13,7 @@ namespace {
 class Candidates {
  public:
   Candidates(const Config& config, const Batch& batch)
-      : batch_(batch), topk_(config.indexer.topk), rate_(config.rows_of_picked_block()) {
+      : batch_(batch), topk_(config.indexer.topk), rate_(config.pick_kind().rate) {
     std::vector<at::Tensor> positions, firsts;
     for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
       const int64_t begin = batch.offsets[s], length = batch.offsets[s + 1] - begin;
@@ -101,6 +101,12 @@ std::vector<int64_t> picking_layers(const Config& config, const Batch& batch) {
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (config.has_indexer(layer)) layers.push_back(layer);
   }
+  if (config.picks_key_blocks() && batch.indexer_indices.defined())
+    throw InputError(
+        "{}indexer_indices: of {}, whose indexers pick blocks for each group of query heads, they are not "
+        "read; "
+        "leave the tensor out",
+        batch.indices_source, config.family);
   if (layers.empty() && batch.indexer_indices.defined())
     throw InputError("{}indexer_indices: the model has no indexers; leave the tensor out",
                      batch.indices_source);
@@ -136,7 +142,7 @@ void give(const Config& config, const Batch& batch, c10::Device device, RowPicks
 std::shared_ptr<RowPicks> picks_of(const Config& config, const Batch& batch, c10::Device device) {
   picking_layers(config, batch);
   if (!config.has_indexers()) return nullptr;
-  auto picks = std::make_shared<RowPicks>(config.indexer.topk, batch.offsets, config.rows_of_picked_block());
+  auto picks = std::make_shared<RowPicks>(config.pick_kind(), batch.offsets);
   if (batch.indexer_indices.defined()) give(config, batch, device, picks.get());
   return picks;
 }

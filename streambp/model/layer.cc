@@ -251,10 +251,21 @@ AttentionHeads DecoderLayer::attention_heads(const at::Tensor& x, const Rows& ro
 
 at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Before& before,
                                 const LayerRun& run, KeysValues& own, Activations& known) const {
+  PickedRows picked;
+  if (weights_.indexer.is_there()) {
+    const PickingRows picking{rows.picks, index_, rows.begin, rows.sequence_begin};
+    picked = picked_key_blocks(
+        weights_.indexer, [&] { return mixer_input(x.detach(), own_ops()); },
+        rope_of(rows, /*of_queries=*/false), rows.offsets, picking);
+  }
   AttentionHeads heads = attention_heads(x, rows, run, known.projected, before.shared);
   own = std::move(heads.own);
-  const at::Tensor attended = attention(heads.queries, own.keys, own.values, rows.offsets, before.attention,
-                                        attention_, known.attention);
+  const at::Tensor attended =
+      picked.picks.defined()
+          ? picked_attention(heads.queries, own.keys, own.values, rows.offsets, before.attention, picked,
+                             attention_.scoring.scale, known.attention)
+          : attention(heads.queries, own.keys, own.values, rows.offsets, before.attention, attention_,
+                      known.attention);
   return heads.gates.defined() ? gated_output(attended, heads.gates) : attended;
 }
 

@@ -10,6 +10,7 @@
 #include "streambp/model/config/config.h"
 #include "streambp/model/layers/compressed_layer.h"
 #include "streambp/model/layers/delta_rule_layer.h"
+#include "streambp/model/layers/key_block_indexer.h"
 #include "streambp/model/layers/latent_layer.h"
 #include "streambp/model/layers/per_layer_input.h"
 #include "streambp/model/layers/shared_block.h"
@@ -137,6 +138,7 @@ class DecoderLayer {
     RmsNorm q_norm, k_norm;      // only with Config::qk_norm: [E], or [H E] and [K E] with qk_norm_full_width
     RmsNorm v_norm;              // only with Config::norms_values: [E]
     Parameter* sinks = nullptr;  // [H], only with Config::attention_sinks
+    KeyBlockIndexer indexer;     // only with Config::picks_key_blocks()
     DeltaRule delta_rule;        // of a recurrent layer, whose o_proj is linear_attn.out_proj; no q_proj ...
     const Linear* recurrent_out = nullptr;  // ... but where it attends as well: that is this then
     LatentAttention latent;                 // with latent attention; no q_proj

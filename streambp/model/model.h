@@ -238,6 +238,8 @@ class Model {
   StreamGates gates_of_given(const std::string& names);
   GatedMlp make_mlp(const std::string& name);
   GatedMlp make_fused_mlp(const std::string& name, int64_t width);
+  /// Gives all MLPs of a layer the clamped gate.
+  void clamp_all(DecoderLayer::Weights& weights) const;
   Mixture make_mixture(const std::string& name, int64_t index);
   Mixture make_granite_mixture(const std::string& prefix);
   /// Experts that are parts of two tensors of all, `gate_up` [experts, 2 F, D], the gate's rows before the

@@ -37,6 +37,10 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
   if (config_.gates_heads) weights.output_gate = add_map(name + ".g_proj", /*bias=*/false);
   if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));
   if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
+  if (!config_.picks_key_blocks() || !config_.has_indexer(index)) return;
+  const std::string in = name + ".indexer.";
+  weights.indexer = {add_map(in + "q_proj", /*bias=*/false), add_map(in + "k_proj", /*bias=*/false),
+                     norm_of(in + "q_norm"), norm_of(in + "k_norm"), config_.indexer};
 }
 
 void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::Weights& weights) {

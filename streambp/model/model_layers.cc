@@ -73,6 +73,16 @@ GatedMlp Model::make_fused_mlp(const std::string& name, int64_t width) {
   return {maps[0], maps[1], add_residual_map(name + "." + modules.down, /*bias=*/false), config_.hidden_act};
 }
 
+void Model::clamp_all(DecoderLayer::Weights& weights) const {
+  const auto clamp = [&](GatedMlp& mlp) {
+    mlp.is_clamped = true;
+    mlp.clamped = {config_.swiglu_alpha, config_.swiglu_limit};
+  };
+  for (GatedMlp& expert : weights.mixture.experts) clamp(expert);
+  clamp(weights.mixture.shared_expert);
+  clamp(weights.mlp);
+}
+
 Mixture Model::make_granite_mixture(const std::string& prefix) {
   const MixtureSettings& settings = config_.mixture;
   const std::string in = prefix + "block_sparse_moe.";
@@ -97,7 +107,9 @@ Mixture Model::make_mixture(const std::string& name, int64_t index) {
   mixture.normalise = settings.norm_topk_prob;
   if (settings.stacked) {
     add_stacked_experts(experts, experts + ".gate_up_proj", experts + ".down_proj", mixture);
-    for (GatedMlp& expert : mixture.experts) expert.limit = config_.swiglu_limit;
+    if (!config_.clamps_all_mlps) {
+      for (GatedMlp& expert : mixture.experts) expert.limit = config_.swiglu_limit;
+    }
   }
   for (int64_t expert = 0; !settings.stacked && expert < settings.num_experts; ++expert) {
     if (!settings.biased_interleaved) {
@@ -124,7 +136,10 @@ Mixture Model::make_mixture(const std::string& name, int64_t index) {
   mixture.added_to_sum = settings.added_to_sum;
   mixture.least_sum = settings.least_sum;
   if (settings.shared_expert_intermediate_size == 0) return mixture;
-  if (settings.shared_expert_ungated) {
+  if (config_.fused_gate_up) {
+    mixture.shared_expert =
+        make_fused_mlp(name + ".shared_experts", settings.shared_expert_intermediate_size);
+  } else if (settings.shared_expert_ungated) {
     mixture.shared_expert = make_mlp(name + ".shared_experts");
   } else {
     mixture.shared_expert = make_mlp(name + ".shared_expert");
@@ -349,6 +364,7 @@ DecoderLayer Model::make_layer(int64_t index) {
   for (GatedMlp& expert : weights.mixture.experts) limit_activated(expert, /*of_expert=*/true);
   limit_activated(weights.mlp, /*of_expert=*/false);
   limit_activated(weights.mixture.shared_expert, /*of_expert=*/false);
+  if (config_.clamps_all_mlps) clamp_all(weights);
   if (config_.limits_all_experts) {
     for (GatedMlp& expert : weights.mixture.experts) expert.limit = config_.swiglu_limit;
     weights.mixture.shared_expert.limit = config_.swiglu_limit;

@@ -47,8 +47,9 @@ AnalyticBytes analytic_bytes(const Config& config, at::ScalarType dtype, int64_t
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.attends(layer) || config.shares_keys_values(layer)) continue;
     carries += config.carry_width(layer);
-    if (config.has_indexer(layer) && seq_len / config.rows_of_picked_block() > config.indexer.topk)
-      picks += static_cast<int64_t>(sizeof(int32_t)) * config.indexer.topk;
+    const PickKind kind = config.pick_kind();
+    if (config.has_indexer(layer) && kind.seen(seq_len) > kind.topk)
+      picks += static_cast<int64_t>(sizeof(int32_t)) * kind.width();
     if (sees_all(config, layer, seq_len)) gradients += config.carry_width(layer);
   }
   return {element * config.residual_width() * config.num_hidden_layers + picks,

@@ -137,7 +137,8 @@ void attach_value_head(Model& model, uint64_t seed) {
 void fill_plain(EqualitySubject& subject, const RowName& name, uint64_t seed) {
   const int64_t vocab_size = subject.model.config().vocab_size;
   subject.batch = equality_batch(name.batch == "frozen" ? "three" : name.batch, name.length, vocab_size, seed,
-                                 /*positions_skip=*/!subject.model.config().is_compressed());
+                                 /*positions_skip=*/!subject.model.config().is_compressed() &&
+                                     !subject.model.config().picks_key_blocks());
   if (subject.batch.packed) {
     subject.twins = {{"all documents in one row", in_one_row(subject.batch, vocab_size)}};
     return;

@@ -11,6 +11,7 @@ from goldens.models.gemma4_models import GEMMA4_MODELS
 from goldens.models.grouped_models import GROUPED_MODELS
 from goldens.models.hyper_models import HYPER_MODELS
 from goldens.models.indexed_models import INDEXED_MODELS
+from goldens.models.key_block_models import KEY_BLOCK_MODELS
 from goldens.models.kimi_models import KIMI_MODELS
 from goldens.models.mixture_models import MIXTURE_MODELS
 from goldens.models.recurrent_models import RECURRENT_MODELS
@@ -210,4 +211,5 @@ MODELS = {
     **ZAMBA_MODELS,
     **COMPRESSED_MODELS,
     **TRAINED_POSITION_MODELS,
+    **KEY_BLOCK_MODELS,
 }

@@ -33,9 +33,9 @@ struct LatentAttentionSettings {
   bool operator==(const LatentAttentionSettings&) const = default;
 };
 
-/// Sparse attention (DeepSeek V3.2, GLM-5): beside latent attention a layer has an indexer, a few heads with
-/// keys of their own, by whose scores each row picks the earlier rows that its attention sees. No gradient
-/// reaches a choice, so its parameters are never trained.
+/// Sparse attention (DeepSeek V3.2, GLM-5, MiniMax M3): beside latent, or ordinary, attention a layer has an
+/// indexer, a few heads with keys of their own, by whose scores each row picks the earlier rows that its
+/// attention sees. No gradient reaches a choice, so its parameters are never trained.
 struct IndexerSettings {
   int64_t topk = 0;           // rows that a row sees at most; 0: the model has no indexers
   int64_t heads = 0;          // index_n_heads
@@ -47,6 +47,11 @@ struct IndexerSettings {
   /// mistral_large4_text: queries are of hidden states, normed, and not of the queries' latents; they are
   /// scaled as attention's are, and rotate where those do.
   bool reads_hidden = false;
+  /// minimax_m3_vl_text (index_block_size): rows of the blocks of keys that are picked, topk by each head of
+  /// the indexer for its share of the query heads; 0: rows are picked, or what a compressor makes of blocks.
+  int64_t block = 0;
+  int64_t local_blocks = 0;       // of them, how many of the last ones every row sees
+  std::vector<bool> layers = {};  // of each layer: whether it has an indexer; the others see all rows
 
   bool operator==(const IndexerSettings&) const = default;
 };

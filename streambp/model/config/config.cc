@@ -147,12 +147,14 @@ const ConfigReader::OtherNames kKimiNames = {{"max_position_embeddings", "model_
 
 Config parse_settings(const ConfigReader& given) {
   const Family& family = find_family(given);
+  const bool key_blocks = family.indexers == Indexers::kOfKeyBlocks;
   const json own = family.step         ? in_words_of_step(given)
                    : family.compressed ? in_words_of_deepseek_v4(given)
+                   : key_blocks        ? in_words_of_minimax_m3(given)
                                        : json::object();
-  const ConfigReader settings = family.step || family.compressed ? given.of(own)
-                                : family.kimi                    ? given.with_other_names(kKimiNames)
-                                                                 : given;
+  const ConfigReader settings = family.step || family.compressed || key_blocks ? given.of(own)
+                                : family.kimi ? given.with_other_names(kKimiNames)
+                                              : given;
   Config config;
   config.family = family.name;
   config.vocab_size = settings.size("vocab_size", kMaxVocab);
@@ -174,6 +176,7 @@ Config parse_settings(const ConfigReader& given) {
   parse_family(settings, family, config);
   parse_rope(settings, family, config);
   if (family.compressed) check_compressed(settings, config);
+  if (key_blocks) check_key_blocks(settings, config);
   if (family.trained_positions) parse_latent_sources(settings, config);
   config.value_model = parse_value_model(settings);
   return config;
@@ -181,11 +184,19 @@ Config parse_settings(const ConfigReader& given) {
 
 }  // namespace
 
-int64_t Config::rows_of_picked_block() const {
+bool Config::has_indexer(int64_t layer) const {
+  if (is_compressed()) return has_blocks(layer) && compressed.overlaps_in(layer);
+  if (picks_key_blocks()) return indexer.layers[static_cast<size_t>(layer)];
+  return has_indexers() && picker_of(layer) == layer;
+}
+
+PickKind Config::pick_kind() const {
+  if (picks_key_blocks()) return {indexer.topk, indexer.block, indexer.heads, /*are_open=*/true};
   for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
-    if (is_compressed() && has_indexer(layer)) return compressed.rate_of(layer);
+    if (is_compressed() && has_indexer(layer))
+      return {.topk = indexer.topk, .rate = compressed.rate_of(layer)};
   }
-  return 1;
+  return {.topk = indexer.topk};
 }
 
 double Config::mlp_limit(int64_t layer, bool of_expert) const {

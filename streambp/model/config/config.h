@@ -16,6 +16,7 @@
 #include "streambp/model/config/parameter_shapes.h"
 #include "streambp/model/config/shared_blocks.h"
 #include "streambp/ops/mlp/activation.h"
+#include "streambp/ops/rows/pick_kind.h"
 
 namespace streambp {
 
@@ -210,6 +211,7 @@ struct Config {
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
   double swiglu_alpha = 0.0;        // gpt_oss: experts have a clamped gate instead; 0: hidden_act
+  bool clamps_all_mlps = false;     // minimax_m3_vl_text: and every other MLP has it too
   double swiglu_limit = 0.0;        // what gate and up are clamped to in it; hy_v4, with alpha 0: before
                                     // hidden_act, in the routed experts alone; 0: they aren't
   bool limits_all_experts = false;  // deepseek_v4: swiglu_limit is the shared expert's too
@@ -297,12 +299,11 @@ struct Config {
     return layer;
   }
   /// Whether the layer picks what it sees by an indexer of its own.
-  bool has_indexer(int64_t layer) const {
-    if (is_compressed()) return has_blocks(layer) && compressed.overlaps_in(layer);
-    return has_indexers() && picker_of(layer) == layer;
-  }
-  /// Rows of each of the blocks that indexers pick; 1: they pick rows.
-  int64_t rows_of_picked_block() const;
+  bool has_indexer(int64_t layer) const;
+  /// Whether indexers pick blocks of keys for groups of query heads (MiniMax M3).
+  bool picks_key_blocks() const { return indexer.block > 0; }
+  /// What indexers pick.
+  PickKind pick_kind() const;
   bool keys_are_values(int64_t layer) const { return is_global(layer) && gemma4.attention_k_eq_v; }
   /// Whether a layer reads keys and values of one below; which one that is; and whether a layer's are read
   /// by others.

@@ -31,6 +31,9 @@ constexpr const char* kMistralLarge4Text = R"({"vocab_size": 204800, "hidden_siz
 constexpr const char* kMinistral3Text =
     R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336,
   "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8})";
+constexpr const char* kMiniMaxM3Text = R"({"vocab_size": 200064, "hidden_size": 6144,
+  "dense_intermediate_size": 12288, "num_hidden_layers": 60, "num_attention_heads": 64,
+  "num_key_value_heads": 4})";
 constexpr const char* kMuseGlimmerText =
     R"({"vocab_size": 202048, "hidden_size": 6656, "intermediate_size": 19968,
   "num_hidden_layers": 52, "num_attention_heads": 32, "num_key_value_heads": 2})";
@@ -167,6 +170,11 @@ constexpr auto kFamilies = std::to_array<Family>({
    .qk_norm = QkNorm::kOfWholeProjections, .rope = {.theta = 5e6, .partial = 1.0, .reads_rotary_dim = true},
    .experts = {.router = Router::kOfAllLayers, .two_names = true, .block_sparse_moe_names = true,
                .sigmoid_scores = true}},
+  {.name = "minimax_m3_vl_text", .whole = {.model_type = "minimax_m3_vl", .sizes = kMiniMaxM3Text},
+   .positions = 524288, .head_dim = 128, .bias = kNoBias, .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true,
+   .fused_gate_up = true, .clamped_gate = true, .indexers = Indexers::kOfKeyBlocks,
+   .mlp_width = "dense_intermediate_size", .rope = {.theta = 5e6, .partial = 1.0},
+   .experts = {.router = Router::kBesideDense, .parameters_in_peft = true}},
   {.name = "ministral3",
    .whole = {.model_type = "mistral3", .sizes = kMinistral3Text, .tied_inside = true}, .positions = 262144,
    .rms_norm_eps = 1e-5, .head_dim = 128, .head_dim_disputed = true, .pad_token_id = 11, .bias = kNoBias,

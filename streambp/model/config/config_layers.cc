@@ -96,6 +96,8 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
   if (family.latent) parse_latent(settings, config);
   if (family.compressed) {
     parse_compressed(settings, config);
+  } else if (family.indexers == Indexers::kOfKeyBlocks) {
+    parse_key_blocks(settings, config);
   } else if (family.indexers != Indexers::kNone) {
     parse_indexer(settings, family, config);
   }
@@ -160,7 +162,7 @@ void parse_hyper(const ConfigReader& settings, const Family& family, Config& con
   config.output_gate_map = true;
 }
 
-// GPT-OSS's clamped gate, or Hunyuan 4's clamps of what experts gate.
+// The clamped gate of GPT-OSS and MiniMax M3, or Hunyuan 4's clamps of what experts gate.
 void parse_clamps(const ConfigReader& settings, const Family& family, Config& config) {
   if (family.experts.stacked) {
     config.swiglu_limit = settings.positive("swiglu_limit", 10.0);
@@ -176,6 +178,7 @@ void parse_clamps(const ConfigReader& settings, const Family& family, Config& co
   if (family.clamped_gate) {
     config.swiglu_alpha = settings.positive("swiglu_alpha", 1.702);
     config.swiglu_limit = settings.positive("swiglu_limit", 7.0);
+    config.clamps_all_mlps = family.indexers == Indexers::kOfKeyBlocks;
     return;
   }
   settings.only("swiglu_alpha", nullptr);

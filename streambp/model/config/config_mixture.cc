@@ -289,6 +289,31 @@ void parse_step_mixture(const ConfigReader& settings, Config& config) {
   mixture.routed_scaling_factor = settings.positive("moe_router_scaling_factor", 1.0);
 }
 
+// MiniMax M3's, in transformers' words (in_words_of_minimax_m3).
+void parse_beside_dense(const ConfigReader& settings, Config& config) {
+  MixtureSettings& mixture = config.mixture;
+  constexpr const char* kShared = "shared_intermediate_size";
+  mixture.sparse = sparse_by_types(settings, config.num_hidden_layers);
+  parse_router_loss(settings, mixture);
+  settings.only("output_router_logits", false);  // a loss of a softmax of what routers make sigmoids of
+  if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;
+  const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
+  const auto experts =
+      agreed(settings, "num_local_experts", settings.optional_size("num_local_experts", limit), "num_experts",
+             settings.optional_size("num_experts", limit));
+  mixture.num_experts = experts.value_or(128);
+  mixture.num_experts_per_tok = settings.size("num_experts_per_tok", mixture.num_experts, 4);
+  mixture.moe_intermediate_size =
+      settings.size("intermediate_size", kMaxIntermediate / mixture.num_experts, 3072);
+  mixture.shared_expert_intermediate_size = settings.size(kShared, kMaxIntermediate, 3072);
+  mixture.shared_expert_ungated = mixture.norm_topk_prob = mixture.stacked = true;
+  set_sigmoids(mixture);
+  mixture.added_to_sum = 0.0;
+  mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", 2.0);
+  for (const char* key : {"norm_topk_prob", "topk_method", "moe_intermediate_size"})
+    settings.only(key, nullptr);
+}
+
 void parse_router(const ConfigReader& settings, const Family& family, Config& config) {
   const int64_t layers = config.num_hidden_layers;
   const FamilyExperts& of_family = family.experts;
@@ -313,6 +338,8 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
       return parse_by_layers(settings, config);
     case Router::kStep:
       return parse_step_mixture(settings, config);
+    case Router::kBesideDense:
+      return parse_beside_dense(settings, config);
     case Router::kHashed:
       return parse_hashed_mixture(settings, config);
     case Router::kSoftmax:

@@ -212,6 +212,10 @@ nlohmann::json in_words_of_deepseek_v4(const ConfigReader& settings);
 void parse_compressed(const ConfigReader& settings, Config& config);
 void check_compressed(const ConfigReader& settings, const Config& config);  // once rotary_dim is there
 void parse_hashed_mixture(const ConfigReader& settings, Config& config);
+/// Likewise MiniMax M3's, of attention and indexers.
+nlohmann::json in_words_of_minimax_m3(const ConfigReader& settings);
+void parse_key_blocks(const ConfigReader& settings, Config& config);
+void check_key_blocks(const ConfigReader& settings, const Config& config);  // once rotary_dim is there
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.
 void parse_rope(const ConfigReader& settings, const Family& family, Config& config);

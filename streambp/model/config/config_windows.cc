@@ -134,7 +134,8 @@ void parse_windows(const ConfigReader& settings, const Family& family, Config& c
   }
   if (family.indexers != Indexers::kNone) {
     // What transformers makes of them, and writes.
-    settings.only("layer_types", std::vector<std::string>(count, "indexed_attention"));
+    if (family.indexers != Indexers::kOfKeyBlocks)  // whose types parse_key_blocks has read
+      settings.only("layer_types", std::vector<std::string>(count, "indexed_attention"));
     settings.only("sliding_window", nullptr);
     config.windows.assign(count, 0);
     return;

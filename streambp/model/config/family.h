@@ -113,6 +113,8 @@ enum class Router {
   kGrouped,      // sigmoids, a correction and groups, from first_k_dense_replace on
   kNextToMlp,    // Gemma 4's
   kStep,         // sigmoids and a correction, in the layers of mlp_layer_types (Step 3.7)
+  kBesideDense,  // sigmoids and a correction, as wide as intermediate_size, in the layers of mlp_layer_types
+                 // (MiniMax M3)
   kHashed,       // square roots of softplus and a correction, or a table of tokens' experts (DeepSeek V4)
 };
 
@@ -120,8 +122,9 @@ enum class Router {
 enum class Indexers {
   kNone,
   kOfEachLayer,
-  kByType,    // indexer_types: the others see what a layer below has picked
-  kOfBlocks,  // in layers whose blocks of rows overlap, which it picks among (DeepSeek V4)
+  kByType,       // indexer_types: the others see what a layer below has picked
+  kOfBlocks,     // in layers whose blocks of rows overlap, which it picks among (DeepSeek V4)
+  kOfKeyBlocks,  // in layers that layer_types names: it picks blocks of keys (MiniMax M3)
 };
 
 struct FamilyExperts {
@@ -210,7 +213,7 @@ struct Family {
   bool scales_logits = false;     // Cohere's logit_scale
   bool muse = false;              // plain norms, a gate of what attention gives, two more factors
   bool step = false;          // heads of layers with a window, a gate for each, clamped MLPs: config_step.cc
-  bool clamped_gate = false;  // GPT-OSS's
+  bool clamped_gate = false;  // GPT-OSS's, or with kOfKeyBlocks of all MLPs
   bool attention_sinks = false;
   double query_pre_attn_scalar = 0.0;                     // where absent; 0: the key is not read
   std::optional<double> attn_softcapping = std::nullopt;  // where absent, 0: none; no value: not read

@@ -53,6 +53,17 @@ void ShapeList::indexer(const std::string& in) {
   add("softmax_scaling.bias", {indexer.heads});
 }
 
+void ShapeList::key_block_indexer(const std::string& in) {
+  const IndexerSettings& indexer = config_.indexer;
+  const auto add = [&](const char* name, std::vector<int64_t> shape) {
+    shapes_.push_back({in + name, std::move(shape), ParameterRole::kIndexer});
+  };
+  add("q_proj.weight", {indexer.heads * indexer.head_dim, config_.hidden_size});
+  add("k_proj.weight", {indexer.head_dim, config_.hidden_size});
+  add("q_norm.weight", {indexer.head_dim});
+  add("k_norm.weight", {indexer.head_dim});
+}
+
 void ShapeList::latent_attention(const std::string& at, int64_t layer) {
   const LatentAttentionSettings& latent = config_.latent;
   const int64_t hidden = config_.hidden_size, heads = config_.num_attention_heads;

@@ -124,9 +124,12 @@ class ShapeList {
     linear(in + modules_of(config_).out, hidden, queries, config_.o_bias);
     if (config_.attention_sinks)
       shapes_.push_back({in + "sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
+    if (config_.picks_key_blocks() && config_.has_indexer(layer)) key_block_indexer(in + "indexer.");
   }
 
   void indexer(const std::string& in);
+  // MiniMax M3's.
+  void key_block_indexer(const std::string& in);
 
   void latent_attention(const std::string& at, int64_t layer);
 

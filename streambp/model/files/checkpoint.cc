@@ -14,6 +14,7 @@
 #include "streambp/error.h"
 #include "streambp/model/config/family.h"
 #include "streambp/model/files/model_files.h"
+#include "streambp/model/files/pieces.h"
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/quantized/quantization.h"
 
@@ -111,11 +112,6 @@ Files sharded_files(const std::filesystem::path& folder) {
   return files;
 }
 
-bool is_floating(const std::string& dtype) {
-  static constexpr std::array<std::string_view, 4> kFloating = {"F64", "F32", "BF16", "F16"};
-  return std::find(kFloating.begin(), kFloating.end(), dtype) != kFloating.end();
-}
-
 bool is_integer(const std::string& dtype) {
   return dtype == "I64" || dtype == "I32";
 }
@@ -125,12 +121,26 @@ bool is_integer(const std::string& dtype) {
 // model.language_model (5). Nothing for a tensor of the vision or audio part, and of Qwen3.5's layers that
 // predict more than the next token.
 std::optional<std::string> text_name(const std::string& name) {
-  static constexpr auto kVision = std::to_array<std::string_view>(
-      {"vision_model.", "vision_encoder.", "pre_mm_projector_norm.", "patch_merger.",
-       "vision_language_adapter.", "mtp_dspark.", "vit_large_projector.", "model.vision_model.",
-       "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
-       "model.visual.", "mtp.", "model.audio_tower.", "model.embed_vision.", "model.vision_adapter.",
-       "model.vision_projection.", "model.embed_audio."});
+  static constexpr auto kVision = std::to_array<std::string_view>({"vision_model.",
+                                                                   "vision_encoder.",
+                                                                   "pre_mm_projector_norm.",
+                                                                   "patch_merger.",
+                                                                   "vision_language_adapter.",
+                                                                   "mtp_dspark.",
+                                                                   "vit_large_projector.",
+                                                                   "model.vision_model.",
+                                                                   "vision_tower.",
+                                                                   "multi_modal_projector.",
+                                                                   "patch_merge_mlp.",
+                                                                   "model.vision_tower.",
+                                                                   "model.multi_modal_projector.",
+                                                                   "model.visual.",
+                                                                   "mtp.",
+                                                                   "model.audio_tower.",
+                                                                   "model.embed_vision.",
+                                                                   "model.vision_adapter.",
+                                                                   "model.vision_projection.",
+                                                                   "model.embed_audio."});
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kText = {
       {{"language_model.model.", "model."},
        {"model.language_model.", "model."},
@@ -153,93 +163,7 @@ bool is_of_next_token_layer(const std::string& name, const Config& config) {
         name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers + layer)))
       return true;
   }
-  return config.mixture.corrected && name.starts_with("model.mtp_");
-}
-
-// The rows [first, first + rows) of what `tensor` holds of one expert, [width, size] for each.
-StoredTensor expert_rows(const StoredTensor& tensor, int64_t expert, int64_t first, int64_t rows) {
-  const SafetensorsEntry& whole = tensor.entry();
-  const uint64_t row = (whole.end - whole.begin) / static_cast<uint64_t>(whole.shape[0] * whole.shape[1]);
-  SafetensorsEntry part = whole;
-  part.shape = {rows, whole.shape[2]};
-  part.begin += row * static_cast<uint64_t>(expert * whole.shape[1] + first);
-  part.end = part.begin + row * static_cast<uint64_t>(rows);
-  return {tensor.file, tensor.name, part};
-}
-
-// What files may hold of all experts of a layer in one tensor [experts, rows, columns]: its name in the
-// layer, and the maps of an expert whose rows it has one after another.
-struct ExpertsTensor {
-  std::string name;
-  int64_t rows = 0;
-  std::vector<std::string> maps;  // of equally many rows
-};
-
-std::vector<ExpertsTensor> experts_tensors(const Config& config) {
-  const int64_t width = config.mixture.moe_intermediate_size, hidden = config.hidden_size;
-  const FamilyModules& modules = modules_of(config);
-  const std::string experts = experts_module(config) + ".";
-  std::vector<ExpertsTensor> tensors{{experts + "gate_up_proj", 2 * width, {modules.gate, modules.up}},
-                                     {experts + "down_proj", hidden, {modules.down}}};
-  if (!config.gates_heads) return tensors;
-  tensors.push_back({"moe.gate_proj.weight", width, {modules.gate}});  // as Step 3.7 is published
-  tensors.push_back({"moe.up_proj.weight", width, {modules.up}});
-  tensors.push_back({"moe.down_proj.weight", hidden, {modules.down}});
-  return tensors;
-}
-
-// The parameters of a layer's experts that `tensor` holds if it is one of experts_tensors, its names and what
-// belongs to them. Empty: it is none, or of another shape.
-std::vector<std::pair<std::string, StoredTensor>> of_experts(const std::string& name,
-                                                             const StoredTensor& tensor,
-                                                             const Config& config) {
-  const MixtureSettings& mixture = config.mixture;
-  if (mixture.num_experts == 0 || mixture.biased_interleaved || mixture.is_stacked()) return {};
-  const auto all = experts_tensors(config);
-  const auto whole = std::find_if(all.begin(), all.end(),
-                                  [&](const ExpertsTensor& one) { return name.ends_with("." + one.name); });
-  if (whole == all.end()) return {};
-  const bool is_down = whole->maps.front() == modules_of(config).down;
-  const std::vector<int64_t> shape{mixture.num_experts, whole->rows,
-                                   is_down ? mixture.moe_intermediate_size : config.hidden_size};
-  if (tensor.entry().shape != shape || !is_floating(tensor.entry().dtype)) return {};
-  const std::string layer = name.substr(0, name.size() - whole->name.size());
-  const int64_t rows = whole->rows / static_cast<int64_t>(whole->maps.size());
-  std::vector<std::pair<std::string, StoredTensor>> parts;
-  for (int64_t expert = 0; expert < mixture.num_experts; ++expert) {
-    const std::string one = fmt::format("{}{}.{}.", layer, experts_module(config), expert);
-    int64_t first = 0;
-    for (const std::string& map : whole->maps) {
-      parts.emplace_back(one + map + ".weight", expert_rows(tensor, expert, first, rows));
-      first += rows;
-    }
-  }
-  return parts;
-}
-
-// The parameters that `tensor` holds if it is Kimi Linear's convolution of queries, keys and values as
-// transformers holds it, one under another. Empty: it is none, or of another shape.
-std::vector<std::pair<std::string, StoredTensor>> of_convolutions(const std::string& name,
-                                                                  const StoredTensor& tensor,
-                                                                  const Config& config) {
-  constexpr std::string_view kWhole = ".self_attn.conv1d.weight";
-  const DeltaRuleSettings& rule = config.delta_rule;
-  const std::vector<int64_t> shape{rule.channels(), 1, rule.conv_kernel};
-  if (!rule.channel_gates || !name.ends_with(kWhole) || tensor.entry().shape != shape) return {};
-  std::vector<std::pair<std::string, StoredTensor>> parts;
-  const std::string layer = name.substr(0, name.size() - kWhole.size());
-  const uint64_t row = (tensor.entry().end - tensor.entry().begin) / static_cast<uint64_t>(shape[0]);
-  uint64_t begin = tensor.entry().begin;
-  for (const auto& [part, rows] :
-       {std::pair("q", rule.keys()), std::pair("k", rule.keys()), std::pair("v", rule.values())}) {
-    SafetensorsEntry entry = tensor.entry();
-    entry.shape[0] = rows;
-    entry.begin = begin;
-    entry.end = begin += row * static_cast<uint64_t>(rows);
-    parts.emplace_back(fmt::format("{}.self_attn.{}_conv1d.weight", layer, part),
-                       StoredTensor{tensor.file, tensor.name, entry});
-  }
-  return parts;
+  return config.mixture.corrected && (name.starts_with("model.mtp_") || name.starts_with("model.mtp."));
 }
 
 // The tensors of `files` by the names of parameters.
@@ -247,6 +171,7 @@ Tensors named_as_parameters(const Files& files, const Config& config) {
   const Family& family = family_of(config);
   const bool may_be_part = family.whole.model_type != nullptr || family.recurrent;
   Tensors tensors;
+  Pieces pieces(config);
   const auto add = [&](const std::string& name, const StoredTensor& tensor) {
     const auto [at, is_new] = tensors.try_emplace(name, tensor);
     if (!is_new) {
@@ -258,11 +183,12 @@ Tensors named_as_parameters(const Files& files, const Config& config) {
     const std::optional<std::string> name = may_be_part ? text_name(stored_name) : stored_name;
     if (!name || is_of_next_token_layer(*name, config)) continue;
     const StoredTensor tensor{file, stored_name};
-    auto parts = of_experts(*name, tensor, config);
-    if (parts.empty()) parts = of_convolutions(*name, tensor, config);
+    if (pieces.take(*name, tensor)) continue;
+    const auto parts = parameters_in(*name, tensor, config);
     for (const auto& [parameter, part] : parts) add(parameter, part);
     if (parts.empty()) add(parameter_name(config, *name), tensor);
   }
+  for (const auto& [parameter, tensor] : pieces.joined()) add(parameter, tensor);
   return tensors;
 }
 

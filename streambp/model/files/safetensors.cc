@@ -300,4 +300,20 @@ std::vector<std::byte> SafetensorsFile::bytes(const std::string& name) const {
   return bytes;
 }
 
+void StoredTensor::read(uint64_t offset, std::span<std::byte> into) const {
+  if (pieces.empty()) return file.read(name, entry().begin - file.entry(name).begin + offset, into);
+  for (const StoredTensor& piece : pieces) {
+    const uint64_t size = piece.entry().end - piece.entry().begin;
+    if (offset >= size) {
+      offset -= size;
+      continue;
+    }
+    const uint64_t count = std::min<uint64_t>(size - offset, into.size());
+    piece.read(offset, into.first(count));
+    into = into.subspan(count);
+    offset = 0;
+    if (into.empty()) return;
+  }
+}
+
 }  // namespace streambp

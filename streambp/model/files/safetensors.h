@@ -83,12 +83,13 @@ struct StoredTensor {
   std::string name;
   /// Shape and bytes of the rows that are meant; nothing: the whole tensor.
   std::optional<SafetensorsEntry> part = std::nullopt;
+  /// Tensors whose bytes are those that are meant, one after another, of which `part` is the shape of all.
+  /// Empty: they are of one tensor.
+  std::vector<StoredTensor> pieces = {};
 
   const SafetensorsEntry& entry() const { return part ? *part : file.entry(name); }
   /// From byte `offset` of what is meant on.
-  void read(uint64_t offset, std::span<std::byte> into) const {
-    file.read(name, entry().begin - file.entry(name).begin + offset, into);
-  }
+  void read(uint64_t offset, std::span<std::byte> into) const;
 };
 
 /// Bits of one element of `dtype`, 0 for a dtype the format does not know.

@@ -117,6 +117,16 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kMistralL
      {"norm.", "model.norm."},
      {"output.", "lm_head."}}};
 
+// What MiniMax M3's published files call modules that hold what they do here; the others are in pieces.h.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kMiniMaxM3Modules = {
+    {{".block_sparse_moe.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
+     {".block_sparse_moe.gate.", ".mlp.gate."},
+     {".block_sparse_moe.shared_experts.", ".mlp.shared_experts."},
+     {".self_attn.index_q_proj.", ".self_attn.indexer.q_proj."},
+     {".self_attn.index_k_proj.", ".self_attn.indexer.k_proj."},
+     {".self_attn.index_q_norm.", ".self_attn.indexer.q_norm."},
+     {".self_attn.index_k_norm.", ".self_attn.indexer.k_norm."}}};
+
 // What Nemotron-H's files call what is outside of layers.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
     {{"backbone.embeddings.", "model.embed_tokens."},
@@ -234,6 +244,10 @@ std::string parameter_name(const Config& config, const std::string& stored) {
     name = with_replaced(std::move(name), theirs, ours);
   if (config.mixture.granite_names) {
     for (const auto& [theirs, ours] : kGraniteModules) name = with_replaced(std::move(name), theirs, ours);
+  }
+  if (config.clamps_all_mlps) {
+    for (const auto& [theirs, ours] : kMiniMaxM3Modules) name = with_replaced(std::move(name), theirs, ours);
+    return name;
   }
   if (config.gates_heads) {
     for (const auto& [theirs, ours] : kStepModules) name = with_replaced(std::move(name), theirs, ours);

@@ -44,4 +44,36 @@ at::Tensor pick_rows(const at::Tensor& queries, const at::Tensor& weights, const
   return picks;
 }
 
+at::Tensor pick_blocks(const at::Tensor& queries, const at::Tensor& keys, const PickedBlocks& blocks,
+                       int64_t first) {
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope("indexer scores");
+  const double nothing = -std::numeric_limits<double>::infinity();
+  const int64_t n = queries.size(0), heads = queries.size(1), m = keys.size(0), rate = blocks.rate;
+  const at::ScalarType wide = sum_dtype(queries);
+  const at::Tensor transposed = keys.to(wide).t();
+  at::Tensor picks = at::empty({n, heads, blocks.count}, queries.options().dtype(at::kInt));
+  const auto row_bytes = static_cast<int64_t>(m * heads * c10::elementSize(wide) * 2);
+  const int64_t tile = std::clamp<int64_t>(kTileBytes / row_bytes, 1, n);
+  for (int64_t i = 0; i < n;) {
+    const int64_t rows = has_values(queries) ? std::min(tile, n - i) : tile, seen = first + i + rows;
+    const int64_t count = (seen + rate - 1) / rate;
+    at::Tensor scores =
+        at::mm(queries.narrow(0, i, rows).to(wide).flatten(0, 1), transposed.narrow(1, 0, seen))
+            .view({rows, heads, seen});
+    const at::Tensor own = at::arange(first + i, first + i + rows, picks.options()).view({rows, 1, 1});
+    scores.masked_fill_(at::arange(seen, picks.options()) > own, nothing);
+    if (count * rate > seen) scores = at::constant_pad_nd(scores, {0, count * rate - seen}, nothing);
+    at::Tensor of_blocks = scores.view({rows, heads, count, rate}).amax(-1);
+    scores.reset();
+    const at::Tensor own_block = own.div(rate, "floor"), numbers = at::arange(count, picks.options());
+    of_blocks.masked_fill_((numbers <= own_block) & (numbers > own_block - blocks.local), -nothing);
+    const at::Tensor best = std::get<1>(at::sort(of_blocks, /*stable=*/true, /*dim=*/2, /*descending=*/true))
+                                .narrow(2, 0, blocks.count);
+    picks.narrow(0, i, rows).copy_(std::get<0>(at::sort(best, /*dim=*/2)));
+    i = has_values(queries) ? i + rows : n;
+  }
+  return picks.flatten(1);
+}
+
 }  // namespace streambp

@@ -18,4 +18,20 @@ namespace streambp {
 at::Tensor pick_rows(const at::Tensor& queries, const at::Tensor& weights, const at::Tensor& keys,
                      int64_t count, int64_t first, int64_t rate = 1);
 
+/// Blocks that are picked: `count` of those of `rate` rows, the last `local` of them whatever their scores.
+struct PickedBlocks {
+  int64_t count = 0;
+  int64_t rate = 1;
+  int64_t local = 0;
+};
+
+/// For each of several heads the blocks of the highest scores (MiniMax M3, 2026), each the largest
+///     queries_h . keys
+/// of its rows up to the query's own: queries [n, H, E] of rows from row `first` of their sequence on, which
+/// see more than `count` blocks each, and keys [m, E] of rows of the sequence: [n, H count] int32, ascending
+/// for each head. Of equal scores the earlier block's counts as the higher. In tiles, in float32 or wider,
+/// and without autograd.
+at::Tensor pick_blocks(const at::Tensor& queries, const at::Tensor& keys, const PickedBlocks& blocks,
+                       int64_t first);
+
 }  // namespace streambp

@@ -6,23 +6,26 @@
 
 #include <ATen/ATen.h>
 
-#include "streambp/ops/attention/attention_kernels.h"
+#include "streambp/ops/attention/attention.h"
 
 namespace streambp {
 
-/// Picks [n, topk] int32 of n rows as RowPicks has them: numbers of rows within each row's sequence, to be
-/// read where a row sees more than topk, or `of_all_rows`. Undefined: each row sees all rows up to itself.
+/// Picks [n, groups topk] int32 of n rows as RowPicks has them: numbers of rows, or of blocks of `rate` rows,
+/// within each row's sequence, to be read where a row sees more than topk, or `of_all_rows`. Each group of
+/// neighbouring query heads has topk of its own. Undefined: each row sees all rows up to itself.
 struct PickedRows {
   at::Tensor picks;
   /// The most that a tile's scores may take, but for one row's.
   int64_t tile_bytes = int64_t{64} << 20;
   bool of_all_rows = false;
+  int64_t groups = 1;
+  int64_t rate = 1;
 };
 
-/// softmax(scale scores) v for q [n, H, E] over k and v [P + n, H, E], of which the first P are the earlier
-/// rows of the sequence that q's first rows continue. `offsets` (0 first, n last) cut q's rows into
-/// sequences. In tiles of some rows of q over all of the rows that the last of them may see, under a mask:
-/// any device and dtype, and in float32 or wider.
+/// softmax(scale scores) v for q [n, H, E] over k and v [P + n, K, E], heads as in attend(), of which the
+/// first P are the earlier rows of the sequence that q's first rows continue. `offsets` (0 first, n last) cut
+/// q's rows into sequences. In tiles of some rows of q over all of the rows that the last of them may see,
+/// under a mask: any device and dtype, and in float32 or wider.
 AttentionBlock picked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                 const std::vector<int64_t>& offsets, const PickedRows& picked, double scale);
 
@@ -31,5 +34,11 @@ AttentionBlockGradients picked_attention_backward(const at::Tensor& dy, const at
                                                   const at::Tensor& q, const at::Tensor& k,
                                                   const at::Tensor& v, const std::vector<int64_t>& offsets,
                                                   const PickedRows& picked, double scale);
+
+/// The same of keys and values [n, K, E] of the rows themselves, behind those of `prefix`, to whose buffers
+/// its share of the gradient is added. With autograd; `known` as in attention().
+at::Tensor picked_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const std::vector<int64_t>& offsets, const Prefix& prefix,
+                            const PickedRows& picked, double scale, AttentionBlock& known);
 
 }  // namespace streambp

@@ -1,4 +1,4 @@
-// GPT-OSS's clamped gate, forward and backward, op by op in ATen. See mlp.h.
+// The clamped gate of GPT-OSS and MiniMax M3, forward and backward, op by op in ATen. See mlp.h.
 #include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/rows/row_runs.h"
 #include "streambp/ops/sum_dtype.h"
@@ -15,36 +15,36 @@ struct Factors {
   at::Tensor sigmoid;  // of alpha times that
   at::Tensor up;       // clamped, plus 1
 
-  Factors(const ClampedGate& settings, const at::Tensor& gate_up) {
-    const at::ScalarType wide = sum_dtype(gate_up);
-    gate = gate_up.slice(1, 0, {}, 2).to(wide).clamp_max(settings.limit);
+  Factors(const ClampedGate& settings, const at::Tensor& gate_proj, const at::Tensor& up_proj) {
+    const at::ScalarType wide = sum_dtype(gate_proj);
+    gate = gate_proj.to(wide).clamp_max(settings.limit);
     sigmoid = (gate * settings.alpha).sigmoid_();
-    up = gate_up.slice(1, 1, {}, 2).to(wide).clamp(-settings.limit, settings.limit).add_(1.0);
+    up = up_proj.to(wide).clamp(-settings.limit, settings.limit).add_(1.0);
   }
 };
 
 }  // namespace
 
-at::Tensor clamped_gate(const ClampedGate& gate, const at::Tensor& gate_up) {
+at::Tensor clamped_gate(const ClampedGate& gate, const at::Tensor& gate_proj, const at::Tensor& up_proj) {
   const at::NoGradGuard no_grad;
-  const at::Tensor product = at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
-  for_each_row_run(gate_up, kGateRows, [&](int64_t begin, int64_t rows) {
-    Factors factors(gate, gate_up.narrow(0, begin, rows));
+  const at::Tensor product = at::empty(gate_proj.sizes(), gate_proj.options());
+  for_each_row_run(gate_proj, kGateRows, [&](int64_t begin, int64_t rows) {
+    Factors factors(gate, gate_proj.narrow(0, begin, rows), up_proj.narrow(0, begin, rows));
     product.narrow(0, begin, rows).copy_(factors.gate.mul_(factors.sigmoid).mul_(factors.up));
   });
   return product;
 }
 
-void clamped_gate_backward(const ClampedGate& gate, at::Tensor& gate_up, at::Tensor& d_product,
-                           bool wants_product, const at::Tensor& row_weights, at::Tensor* d_row_weights) {
+void clamped_gate_backward(const ClampedGate& gate, const at::Tensor& gate_proj, const at::Tensor& up_proj,
+                           at::Tensor& d_product, bool wants_product, const at::Tensor& row_weights,
+                           at::Tensor* d_row_weights) {
   const at::NoGradGuard no_grad;
-  const at::ScalarType wide = sum_dtype(gate_up);
+  const at::ScalarType wide = sum_dtype(gate_proj);
   if (row_weights.defined()) *d_row_weights = at::empty(row_weights.sizes(), row_weights.options());
-  for_each_row_run(gate_up, kGateRows, [&](int64_t begin, int64_t rows) {
+  for_each_row_run(gate_proj, kGateRows, [&](int64_t begin, int64_t rows) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, begin, rows); };
-    const at::Tensor both = part(gate_up);
-    const at::Tensor raw_gate = both.slice(1, 0, {}, 2), raw_up = both.slice(1, 1, {}, 2);
-    Factors factors(gate, both);
+    const at::Tensor raw_gate = part(gate_proj), raw_up = part(up_proj);
+    Factors factors(gate, raw_gate, raw_up);
     at::Tensor d = part(d_product).to(wide);
     const at::Tensor activated = factors.gate * factors.sigmoid;
     if (wants_product || row_weights.defined()) {
@@ -68,6 +68,16 @@ void clamped_gate_backward(const ClampedGate& gate, at::Tensor& gate_up, at::Ten
     raw_up.copy_(d_up);
   });
   if (!wants_product) d_product.reset();
+}
+
+at::Tensor clamped_gate(const ClampedGate& gate, const at::Tensor& gate_up) {
+  return clamped_gate(gate, gate_up.slice(1, 0, {}, 2), gate_up.slice(1, 1, {}, 2));
+}
+
+void clamped_gate_backward(const ClampedGate& gate, at::Tensor& gate_up, at::Tensor& d_product,
+                           bool wants_product, const at::Tensor& row_weights, at::Tensor* d_row_weights) {
+  clamped_gate_backward(gate, gate_up.slice(1, 0, {}, 2), gate_up.slice(1, 1, {}, 2), d_product,
+                        wants_product, row_weights, d_row_weights);
 }
 
 }  // namespace streambp

@@ -173,6 +173,7 @@ namespace {
 
 /// The product of an MLP with gate_proj and up_proj, and its backward pass.
 at::Tensor product_of_two_maps(const GatedMlp& mlp, const GatedMlpSaved& saved, bool overwrite) {
+  if (mlp.is_clamped) return clamped_gate(mlp.clamped, saved.gate_proj, saved.up_proj);
   if (mlp.limit == 0.0) return gate(mlp.activation, saved.gate_proj, saved.up_proj, overwrite);
   if (mlp.limits_activated) return limited_gate(mlp.activation, mlp.limit, saved.gate_proj, saved.up_proj);
   return gate(mlp.activation, saved.gate_proj.clamp_max(mlp.limit),
@@ -181,6 +182,11 @@ at::Tensor product_of_two_maps(const GatedMlp& mlp, const GatedMlpSaved& saved, 
 void product_of_two_maps_backward(const GatedMlp& mlp, GatedMlpSaved& saved, at::Tensor& d_product,
                                   bool wants_product, const at::Tensor& row_weights,
                                   at::Tensor* d_row_weights) {
+  if (mlp.is_clamped) {
+    clamped_gate_backward(mlp.clamped, saved.gate_proj, saved.up_proj, d_product, wants_product, row_weights,
+                          d_row_weights);
+    return;
+  }
   if (mlp.limits_activated) {
     limited_gate_backward(mlp.activation, mlp.limit, saved.gate_proj, saved.up_proj, d_product, wants_product,
                           row_weights, d_row_weights);

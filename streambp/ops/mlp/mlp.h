@@ -10,8 +10,8 @@
 
 namespace streambp {
 
-/// GPT-OSS's gate: instead of act(g) u the product is g' sigmoid(alpha g') (u' + 1), where g' = min(g, limit)
-/// and u' is u clamped to [-limit, limit].
+/// The gate of GPT-OSS and MiniMax M3: instead of act(g) u the product is g' sigmoid(alpha g') (u' + 1),
+/// where g' = min(g, limit) and u' is u clamped to [-limit, limit].
 struct ClampedGate {
   double alpha = 1.702;
   double limit = 7.0;
@@ -31,6 +31,8 @@ struct GatedMlp {
   /// at most as much before the activation (Hunyuan 4), or act(gate) is (limits_activated: Step 3.7).
   double limit = 0.0;
   bool limits_activated = false;
+  /// Whether an MLP with gate_proj and up_proj has the gate `clamped` (MiniMax M3).
+  bool is_clamped = false;
 
   /// Those that read x.
   std::vector<const Linear*> input_maps() const {
@@ -78,9 +80,13 @@ void gate_backward(Activation activation, at::Tensor& gate_proj, at::Tensor& up_
                    bool wants_product, const at::Tensor& row_weights = {},
                    at::Tensor* d_row_weights = nullptr);
 
-/// The clamped gate's product [n, F] of `gate_up` [n, 2 F], whose columns are the gate's and the up
-/// projection's in turn, and its backward pass, which does with gate_up what gate_backward does with both.
-/// Computed in float32 or wider.
+/// The clamped gate's product [n, F] of what gate and up projection give, which may be views with strides,
+/// and its backward pass, which does what gate_backward does. Computed in float32 or wider.
+at::Tensor clamped_gate(const ClampedGate& gate, const at::Tensor& gate_proj, const at::Tensor& up_proj);
+void clamped_gate_backward(const ClampedGate& gate, const at::Tensor& gate_proj, const at::Tensor& up_proj,
+                           at::Tensor& d_product, bool wants_product, const at::Tensor& row_weights = {},
+                           at::Tensor* d_row_weights = nullptr);
+/// The same of `gate_up` [n, 2 F], whose columns are the gate's and the up projection's in turn.
 at::Tensor clamped_gate(const ClampedGate& gate, const at::Tensor& gate_up);
 void clamped_gate_backward(const ClampedGate& gate, at::Tensor& gate_up, at::Tensor& d_product,
                            bool wants_product, const at::Tensor& row_weights = {},

@@ -8,10 +8,10 @@
 
 namespace streambp {
 
-RowPicks::RowPicks(int64_t topk, const std::vector<int64_t>& offsets, int64_t rate)
-    : topk_(topk), tokens_(offsets.back()) {
+RowPicks::RowPicks(const PickKind& kind, const std::vector<int64_t>& offsets)
+    : kind_(kind), tokens_(offsets.back()) {
   for (size_t i = 0; i + 1 < offsets.size(); ++i)
-    needed_ = needed_ || (offsets[i + 1] - offsets[i]) / rate > topk;
+    needed_ = needed_ || kind.seen(offsets[i + 1] - offsets[i]) > kind.topk;
 }
 
 void RowPicks::give(int64_t layer, const at::Tensor& picks, const at::Tensor& open) {
@@ -46,7 +46,7 @@ void RowPicks::keep(int64_t layer, int64_t begin, const at::Tensor& picks) {
   OfLayer& of_layer = layers_[layer];
   if (!of_layer.picks.defined()) {
     const MemoryScope scope("picked rows");
-    of_layer.picks = at::empty({tokens_, topk_}, picks.options());
+    of_layer.picks = at::empty({tokens_, kind_.width()}, picks.options());
   }
   const int64_t n = picks.size(0);
   const at::Tensor room = of_layer.picks.narrow(0, begin, n);

@@ -8,20 +8,21 @@
 
 #include <ATen/ATen.h>
 
+#include "streambp/ops/rows/pick_kind.h"
+
 namespace streambp {
 
 /// What the indexers of a stream have picked, layer by layer. A layer that runs again takes the picks of its
 /// first run, whose last bits another product need not repeat: a nearly tied row would change places, and the
 /// gradient would be that of another function. So nothing an indexer holds outlives its layer's forward pass
-/// but the picks, 4 topk bytes a row.
+/// but the picks, 4 topk bytes a row and head that picks by itself.
 /// The forward pass takes a layer's rows from first to last.
 class RowPicks {
  public:
-  /// For a stream whose sequences begin at `offsets`, its end last. `rate`: rows of a block where blocks of
-  /// rows are picked instead (DeepSeek V4).
-  RowPicks(int64_t topk, const std::vector<int64_t>& offsets, int64_t rate = 1);
+  /// For a stream whose sequences begin at `offsets`, its end last.
+  RowPicks(const PickKind& kind, const std::vector<int64_t>& offsets);
 
-  int64_t topk() const { return topk_; }
+  const PickKind& kind() const { return kind_; }
 
   /// Has `picks` [N, k] int32 of all rows of `layer` stand for those that its indexer would pick, but for
   /// rows where `open` [N] bool, on the CPU, for which it picks after all; where there are any, k is topk. To
@@ -38,14 +39,14 @@ class RowPicks {
   /// Whether the layer's rows before `end` have run, or all of their picks were given.
   bool are_known(int64_t layer, int64_t end) const;
 
-  /// The picks [n, topk] int32 of rows [begin, begin + n), which have run, as numbers of rows in their own
-  /// sequences; of rows that see no more than topk rows anything, unless they were given.
+  /// The picks [n, width] int32 of rows [begin, begin + n), which have run, as numbers of rows, or blocks, in
+  /// their own sequences; of rows that see no more than topk rows anything, unless they were given.
   at::Tensor find(int64_t layer, int64_t begin, int64_t n) const;
 
   /// The first of rows [begin, end) whose picks were not given; `end`: there is none.
   int64_t first_open(int64_t layer, int64_t begin, int64_t end) const;
 
-  /// Takes over what the layer's indexer has picked [n, topk] for rows from `begin` on; of rows whose picks
+  /// Takes over what the layer's indexer has picked [n, width] for rows from `begin` on; of rows whose picks
   /// were given nothing.
   void keep(int64_t layer, int64_t begin, const at::Tensor& picks);
 
@@ -63,13 +64,13 @@ class RowPicks {
 
  private:
   struct OfLayer {
-    at::Tensor picks;  // [N, topk] int32, undefined until a row picks
+    at::Tensor picks;  // [N, width] int32, undefined until a row picks
     at::Tensor keys;   // [N, E], until the last row has run
     int64_t end = 0;   // of the rows that have run
     at::Tensor open;   // [N] bool on the CPU: of given picks those of the indexer; undefined: none
   };
 
-  int64_t topk_;
+  PickKind kind_;
   int64_t tokens_;
   bool needed_ = false;
   bool given_ = false;

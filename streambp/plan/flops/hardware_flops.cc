@@ -72,6 +72,7 @@ class LayerFlops {
       const Linear* const gate = config.attention_output_gate ? weights.q_proj : weights.output_gate;
       for (const Linear* map : weights.projections())
         (map == gate ? gates_ : map == weights.q_proj ? queries_ : keys_values_).add(*map);
+      indexer_ = indexer_flops(weights, lengths);
     }
     if (weights.o_proj != nullptr) output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);

@@ -82,9 +82,37 @@ double block_indexer_flops(const CompressedAttention& layer, const std::vector<i
              block_pairs(lengths, rate, /*most=*/0);
 }
 
+/// Of an indexer beside ordinary attention.
+double key_block_indexer_flops(const KeyBlockIndexer& indexer, const std::vector<int64_t>& lengths) {
+  const IndexerSettings& settings = indexer.settings;
+  const bool picks = std::any_of(lengths.begin(), lengths.end(),
+                                 [&](int64_t length) { return length > settings.topk * settings.block; });
+  if (!picks) return 0.0;
+  MapFlops maps;
+  for (const Linear* map : {indexer.q_proj, indexer.k_proj}) maps.add(*map);
+  double tokens = 0.0;
+  for (const int64_t length : lengths) tokens += static_cast<double>(length);
+  return tokens * maps.forward +
+         2.0 * static_cast<double>(settings.heads * settings.head_dim) * visible_pairs(lengths, /*window=*/0);
+}
+
+/// Pairs of a row and one that it sees in the blocks of keys that are picked for a head, its own among them.
+double key_block_pairs(const std::vector<int64_t>& lengths, const IndexerSettings& settings) {
+  const auto triangle = [](int64_t n) { return static_cast<double>(n) * static_cast<double>(n + 1) / 2.0; };
+  const int64_t size = settings.block, most = settings.topk * size;
+  double pairs = 0.0;
+  for (const int64_t length : lengths) {
+    const int64_t rest = std::max<int64_t>(length - most, 0);
+    pairs += triangle(std::min(length, most)) + static_cast<double>(rest) * static_cast<double>(most - size) +
+             static_cast<double>(rest / size) * triangle(size) + triangle(rest % size);
+  }
+  return pairs;
+}
+
 }  // namespace
 
 double indexer_flops(const DecoderLayer::Weights& weights, const std::vector<int64_t>& lengths) {
+  if (weights.indexer.is_there()) return key_block_indexer_flops(weights.indexer, lengths);
   if (weights.compressed.indexer.q_b_proj != nullptr) return block_indexer_flops(weights.compressed, lengths);
   const Indexer& indexer = weights.latent.indexer;
   const IndexerSettings& settings = weights.latent.indexing;
@@ -130,10 +158,12 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     const int64_t both = config.is_compressed() ? 2 * config.query_width(layer)
                                                 : config.query_width(layer) + config.attention_width(layer);
     // Of picked rows as many are seen as a window of that size shows.
-    const int64_t window = config.is_compressed()  ? config.compressed.window
-                           : config.has_indexers() ? config.indexer.topk
-                                                   : config.windows[i];
-    double pairs = visible_pairs(lengths, window);
+    const bool of_rows = config.has_indexers() && !config.picks_key_blocks();
+    const int64_t window = config.is_compressed() ? config.compressed.window
+                           : of_rows              ? config.indexer.topk
+                                                  : config.windows[i];
+    double pairs = weights.indexer.is_there() ? key_block_pairs(lengths, config.indexer)
+                                              : visible_pairs(lengths, window);
     if (config.has_blocks(layer))
       pairs += block_pairs(lengths, config.compressed.rate_of(layer),
                            config.has_indexer(layer) ? config.indexer.topk : 0);

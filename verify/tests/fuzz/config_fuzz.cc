@@ -142,6 +142,9 @@ std::vector<std::string> corpus() {
           R"(,"rope_scaling":{"type":"dynamic","alpha":1000,"factor":1,"beta_fast":32,"mscale":1}})",
       R"({"model_type":"minimax_m2",)" + sizes +
           R"(,"num_local_experts":4,"num_experts_per_tok":2,"rotary_dim":4,"scoring_func":"sigmoid"})",
+      R"({"model_type":"minimax_m3_vl","text_config":{)" + sizes +
+          R"(,"num_local_experts":4,"hidden_act":"swigluoai","moe_layer_freq":[0,1],"sparse_attention_config":)"
+          R"({"sparse_num_index_heads":2,"sparse_topk_blocks":2,"sparse_attention_freq":[0,1]}}})",
       R"({"model_type":"glm4",)" + sizes +
           R"(,"pad_token_id":1,"attention_bias":true,"partial_rotary_factor":0.5})",
       R"({"model_type":"gemma",)" + sizes + R"(,"hidden_act":"gelu"})",

@@ -13,6 +13,21 @@ inline constexpr const char* kMiniMaxM2 = R"({"num_local_experts": 256, "num_exp
   "router_aux_loss_coef": 0.0})";
 inline constexpr const char* kMiniMaxM2Tiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "partial_rotary_factor": 0.5,
   "router_aux_loss_coef": 0.0})";
+// In words of published files: all but the first three layers have experts and indexers.
+inline constexpr const char* kMiniMaxM3 = R"({"dense_intermediate_size": 12288, "shared_intermediate_size": 3072,
+  "num_local_experts": 128, "num_experts_per_tok": 4, "routed_scaling_factor": 2.0, "partial_rotary_factor": 0.5,
+  "rotary_dim": 64, "hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "router_aux_loss_coef": 0.0,
+  "moe_layer_freq": [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+  "sparse_attention_config": {"use_sparse_attention": true, "sparse_num_index_heads": 4, "sparse_index_dim": 128,
+  "sparse_block_size": 128, "sparse_topk_blocks": 16, "sparse_init_block": 0, "sparse_local_block": 1,
+  "sparse_score_type": "max",
+  "sparse_attention_freq": [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]}})";
+inline constexpr const char* kMiniMaxM3Tiny = R"({"dense_intermediate_size": 28, "shared_intermediate_size": 20,
+  "num_local_experts": 6, "num_experts_per_tok": 2, "routed_scaling_factor": 1.7, "partial_rotary_factor": 0.5,
+  "swiglu_alpha": 1.3, "swiglu_limit": 0.9, "router_aux_loss_coef": 0.0,
+  "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"],
+  "mlp_layer_types": ["dense", "sparse", "dense", "sparse"], "index_n_heads": 2, "index_head_dim": 6,
+  "index_block_size": 3, "index_topk_blocks": 2, "index_local_blocks": 1})";
 inline constexpr const char* kQwen15Moe = R"({"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
   "shared_expert_intermediate_size": 5632, "norm_topk_prob": false})";
 inline constexpr const char* kQwen2MoeTiny = R"({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,

@@ -60,15 +60,15 @@ def mask_as_run(base, mask, position_ids, rows):
 
 
 def check_blocks(base, mask, embedded=False):
-    """Raises InputError for what DeepSeek V4's own code makes of rows padded on the left, and of embeddings without tokens."""
+    """Raises InputError for what DeepSeek V4's or MiniMax M3's own code makes of rows padded on the left, and DeepSeek V4's of embeddings without tokens."""
     config = text_config(base)
-    if config.model_type != "deepseek_v4":
+    if config.model_type not in ("deepseek_v4", "minimax_m3_vl_text"):
         return
     if embedded and "hash_moe" in config.mlp_layer_types:
         raise InputError("inputs_embeds: some layers choose experts by input_ids (mlp_layer_types hash_moe); give input_ids")
-    blocks = set(config.layer_types) != {"sliding_attention"}
+    blocks = not set(config.layer_types) <= {"sliding_attention", "full_attention"}
     if blocks and mask is not None and mask.dim() == 2 and bool((mask[:, 0] == 0).any()):
-        raise InputError("attention_mask: rows are padded on the left, and the model's own code counts padding into the blocks of tokens that its layers compress: "
+        raise InputError("attention_mask: rows are padded on the left, and the model's own code counts padding into the blocks of tokens that its layers compress or pick: "
                          "pad on the right, or patch(model, lane=\"module\") streams it as it is")
 
 

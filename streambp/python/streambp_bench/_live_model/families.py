@@ -4,12 +4,12 @@
 FAMILIES = (
     "Bamba", "Cohere", "Cohere2", "DeepseekV3", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "FalconH1", "Gemma", "Gemma2", "Gemma3",
     "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GlmMoeDsa", "GptOss", "Granite", "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "Helium",
-    "HYV4", "HunYuanDenseV1", "KimiLinear", "Lfm2", "Lfm2Moe", "Llama", "MiniMaxM2", "Ministral3", "Mistral", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
+    "HYV4", "HunYuanDenseV1", "KimiLinear", "Lfm2", "Lfm2Moe", "Llama", "MiniMaxM2", "MiniMaxM3VL", "Ministral3", "Mistral", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
     "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text", "SeedOss", "SmolLM3", "Zamba2",
 )
 # Those of which transformers has no class with a score.
 UNSCORED = ("Bamba", "Cohere", "Cohere2", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "FalconH1", "Gemma3", "Gemma4", "Glm4Moe", "GlmMoeDsa", "Granite",
-            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "MiniMaxM2", "NemotronH", "Qwen3_5", "Qwen3_5Moe")
+            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "MiniMaxM2", "MiniMaxM3VL", "NemotronH", "Qwen3_5", "Qwen3_5Moe")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
     f"{family}ForSequenceClassification" for family in FAMILIES if family not in UNSCORED)
 # A whole model's class: what its decoder and its head alone would be, by the decoder's class.
@@ -21,6 +21,7 @@ WHOLE = {
     # Of which transformers has not the class of text alone.
     "Step3p7ForConditionalGeneration": {"Step3p7TextModel": "Step3p7ForCausalLM"},
     "MistralLarge4ForConditionalGeneration": {"MistralLarge4TextModel": "MistralLarge4ForCausalLM"},
+    "MiniMaxM3SparseForConditionalGeneration": {"MiniMaxM3VLTextModel": "MiniMaxM3VLForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"Qwen3_5TextModel": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM"},
 }
@@ -35,6 +36,6 @@ ENGINE_PARTS = {
     ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias",
 }
 # Model types whose files have the experts of a layer in two tensors, as transformers does.
-WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4")
+WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text")
 # What a whole class's forward leaves out of its text config.
 NOT_RUN = {"Gemma3ForConditionalGeneration": {"final_logit_softcapping": None}}

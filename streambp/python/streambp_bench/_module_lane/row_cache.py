@@ -117,6 +117,10 @@ class RowCache:
             raise PicksRows("its indexer picks rows, and among equal scores others where it is given fewer")
         return self._update((key_states,))[0]
 
+    def update_index(self, idx_k):
+        """Of MiniMax M3, whose indexer picks blocks of keys, and hides those of later rows itself."""
+        return self._update((idx_k,))[0]
+
     def _update(self, pair, begin=None, rows=None):
         """begin: of the pair's rows, by default the chunk's; rows: how many there are in all, where later ones are given too."""
         index, begin = len(self.own), self.begin if begin is None else begin

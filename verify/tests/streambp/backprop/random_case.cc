@@ -90,6 +90,7 @@ class RandomSizes {
     set_recurrent();
     set_bias();
     set_compressed();
+    set_key_blocks();
     set_shared_blocks();
     return std::move(changes_);
   }
@@ -234,6 +235,17 @@ class RandomSizes {
     changes_["partial_rotary_factor"] = 0.5;
     changes_["index_head_dim"] = head_dim / 2 + 2;
     changes_["o_groups"] = draw_.groups;
+  }
+
+  /// MiniMax M3: an indexer's head for each key head or for each query head, of which as much rotates as of
+  /// others at least.
+  void set_key_blocks() {
+    if (!config_.contains("index_block_size")) return;
+    changes_["index_n_heads"] = draw_.key_value_heads * (draw_.window % 3 == 0 ? draw_.groups : 1);
+    changes_["index_head_dim"] = 4 * (1 + draw_.head_dim / 2);
+    changes_["index_block_size"] = 2 + draw_.window % 4;  // more rows than one are in most of them
+    changes_["index_topk_blocks"] = 1 + draw_.window % 4;
+    changes_["index_local_blocks"] = draw_.window % 2;
   }
 
   /// Zamba 2: heads of attention and of state spaces divide twice the width.

@@ -10,6 +10,7 @@
 #include "streambp/backprop/method.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
+#include "streambp/model/checked_batch.h"
 #include "verify/equality/subject.h"
 #include "verify/tests/streambp/backprop/given_testing.h"
 
@@ -27,7 +28,7 @@ int64_t layers_with_indexers(const Config& config) {
 /// `leaves_some`. Of layers without an indexer what no token can see.
 at::Tensor drawn_picks(const Config& config, const Batch& batch, bool of_all, bool leaves_some) {
   at::Generator generator = at::detail::createCPUGenerator(13);
-  const int64_t k = config.indexer.topk, rate = config.rows_of_picked_block();
+  const int64_t k = config.indexer.topk, rate = config.pick_kind().rate;
   const int64_t layers = of_all ? config.num_hidden_layers : layers_with_indexers(config);
   at::Tensor picks = at::full({batch.size(), layers, k}, -1, at::kInt);
   for (size_t s = 0; s + 1 < batch.offsets.size(); ++s) {
@@ -165,15 +166,36 @@ TEST(GivenPicks, AreRefusedByNameWhereTheyCanNotBe) {
   holds(picks_refusal("deepseek-v32-tiny", good.narrow(2, 0, layers - 1)),
         {fmt::format("in {} layers", layers - 1), "layers with an indexer of their own"});
   holds(picks_refusal("qwen3-tiny", good), {"the model has no indexers", "leave the tensor out"});
+  holds(picks_refusal("minimax-m3-tiny", good), {"for each group of query heads", "leave the tensor out"});
   holds(picks_refusal("deepseek-v32-tiny", good.narrow(1, 0, 5)),
         {"indexer_indices", "[1, 6, layers, picks]", "[1, 5, "});
   holds(picks_refusal("deepseek-v32-tiny", good.to(at::kDouble)),
         {"indexer_indices", "expected integers", "Double"});
 }
 
+// Blocks count from a sequence's first row, whose position the rotation alone reads.
+TEST(BlocksOfRows, RefusePositionsWithGaps) {
+  for (const char* name : {"deepseek-v4-tiny", "minimax-m3-tiny", "qwen3-tiny"}) {
+    const Config config = preset(name);
+    Batch batch = random_batch({5, 7}, config.vocab_size, 3);
+    batch.positions.narrow(0, 5, 7).add_(4);
+    check_batch(config, batch);
+    batch.positions.narrow(0, 9, 3).add_(1);
+    std::string refusal;
+    try {
+      check_batch(config, batch);
+    } catch (const InputError& error) {
+      refusal = error.what();
+    }
+    const bool has_blocks = config.is_compressed() || config.picks_key_blocks();
+    EXPECT_EQ(refusal.find("position_ids of sequence 1: ") != std::string::npos, has_blocks) << refusal;
+    EXPECT_EQ(refusal.find("rise by 1") != std::string::npos, has_blocks) << refusal;
+  }
+}
+
 TEST(GivenPicks, OfBlocksEndWithTheTokenOrBeforeIt) {
   const Config config = preset("deepseek-v4-tiny");
-  const int64_t rate = config.rows_of_picked_block(), layers = layers_with_indexers(config);
+  const int64_t rate = config.pick_kind().rate, layers = layers_with_indexers(config);
   ASSERT_GT(rate, 1);
   Batch batch = random_batch({2 * rate + 1}, config.vocab_size, 3);
   const auto refusal = [&](int64_t token, int64_t block) {

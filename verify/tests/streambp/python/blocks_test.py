@@ -1,4 +1,4 @@
-"""DeepSeek V4, whose layers see blocks of tokens: sb.backward and sb.patch by the engine and by the layers' own code, against transformers and one another."""
+"""DeepSeek V4 and MiniMax M3, whose layers see blocks of tokens: sb.backward and sb.patch by the engine and by the layers' own code, against transformers and one another."""
 
 import contextlib
 import unittest
@@ -11,7 +11,7 @@ from patching import load
 from python_case import Case, autograd, in_float64, inputs_of, take_gradients
 from streambp_bench._module_lane import node
 
-MODELS = ("deepseek-v4", "deepseek-v4-sliding", "deepseek-v4-published")
+MODELS = ("deepseek-v4", "deepseek-v4-sliding", "deepseek-v4-published", "minimax-m3", "minimax-m3-heads", "minimax-m3-one-head")
 
 
 def patched(model, inputs, lane, chunk):
@@ -47,14 +47,15 @@ class Blocks(Case):
                         self.assert_gradients(gradients, expected, f"{name}, {lane} lane, chunk {chunk}")
 
     def test_padding_on_the_left_is_the_module_lane_s(self):
-        model = load("deepseek-v4")
-        inputs = inputs_of(model)
-        loss, expected = autograd(model, inputs)
-        for run in (lambda: sb.backward(model, inputs), lambda: patched(model, inputs, "engine", 7)):
-            self.assert_refused(run, "padded on the left", "counts padding into the blocks", "module")
-        ours, gradients = patched(model, inputs, "module", 7)
-        self.assert_loss(ours, loss, "padded on the left")
-        self.assert_gradients(gradients, expected, "padded on the left, module lane")
+        for name in ("deepseek-v4", "minimax-m3"):
+            model = load(name)
+            inputs = inputs_of(model)
+            loss, expected = autograd(model, inputs)
+            for run in (lambda: sb.backward(model, inputs), lambda: patched(model, inputs, "engine", 7)):
+                self.assert_refused(run, "padded on the left", "counts padding into the blocks", "module")
+            ours, gradients = patched(model, inputs, "module", 7)
+            self.assert_loss(ours, loss, "padded on the left")
+            self.assert_gradients(gradients, expected, f"{name}, padded on the left, module lane")
 
     def test_half_precision_is_refused_by_name(self):
         with torch.no_grad():

@@ -46,9 +46,9 @@ def options_of(case, known):
 
 
 def counts_padding(case, inputs):
-    """Whether transformers' own code would count padding into DeepSeek V4's blocks, which the case does not."""
+    """Whether transformers' own code would count padding into DeepSeek V4's or MiniMax M3's blocks, which the case does not."""
     masks = [tensor for name, tensor in inputs.items() if name.endswith(("attention_mask", "prompt_mask"))]
-    has_blocks = case["model_type"] == "deepseek_v4" and not case["model"].endswith("-sliding")
+    has_blocks = case["model_type"] in ("deepseek_v4", "minimax_m3_vl_text") and not case["model"].endswith("-sliding")
     return has_blocks and any(bool((mask[:, 0] == 0).any()) for mask in masks)
 
 

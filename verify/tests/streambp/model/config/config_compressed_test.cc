@@ -35,7 +35,7 @@ TEST(DeepseekV4, HasItsClassesDefaults) {
   EXPECT_EQ(config.hyper.sinkhorn_iters, 20);
   EXPECT_EQ(config.indexer.topk, 512);
   EXPECT_TRUE(config.has_indexer(3) && !config.has_indexer(0));
-  EXPECT_EQ(config.rows_of_picked_block(), 4);
+  EXPECT_EQ(config.pick_kind().rate, 4);
   EXPECT_EQ(config.carry_width(0), 3 * 16);
   EXPECT_EQ(config.carry_width(3), 5 * 16);
   EXPECT_EQ(config.mixture.router_aux_loss_coef, 0.001);

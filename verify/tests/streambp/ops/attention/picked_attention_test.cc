@@ -92,6 +92,119 @@ TEST(PickedAttention, EqualsASoftmaxUnderAMask) {
   }
 }
 
+/// Of each of two heads of an indexer as many different blocks as `count`, in which each of the last n rows
+/// of a sequence sees something; of rows that see no more blocks nothing that may be read.
+at::Tensor random_blocks(int64_t prefix, const std::vector<int64_t>& offsets, int64_t count, int64_t rate) {
+  at::Tensor picks = at::full({offsets.back(), 2, count}, -1, at::kInt);
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const int64_t first = s == 0 ? prefix : 0;
+    for (int64_t i = offsets[s]; i < offsets[s + 1]; ++i) {
+      const int64_t seen = (first + i - offsets[s]) / rate + 1;
+      if (seen <= count) continue;
+      for (int64_t head = 0; head < 2; ++head) {
+        const auto seed = static_cast<uint64_t>(91 + 2 * i + head);
+        picks[i][head].copy_(at::randperm(seen, at::detail::createCPUGenerator(seed)).narrow(0, 0, count));
+      }
+    }
+  }
+  return picks.flatten(1);
+}
+
+// Two query heads read a key head each twice, and heads 0 and 1, or 2 and 3, have blocks in common.
+TEST(PickedAttention, TakesBlocksOfKeysForEachGroupOfHeads) {
+  constexpr int64_t kQueries = 4, kSize = 5, kCount = 2;
+  for (const int64_t key_heads : {1, 2, 4}) {
+    for (const int64_t rate : {1, 3, 4}) {
+      for (const auto& [prefix, offsets] : {std::pair(int64_t{0}, std::vector<int64_t>{0, 17}),
+                                            std::pair(int64_t{7}, std::vector<int64_t>{0, 9}),
+                                            std::pair(int64_t{8}, std::vector<int64_t>{0, 1}),
+                                            std::pair(int64_t{2}, std::vector<int64_t>{0, 3, 4, 17})}) {
+        SCOPED_TRACE(fmt::format("{} key heads, blocks of {}, prefix {}", key_heads, rate, prefix));
+        const int64_t n = offsets.back(), all = prefix + n;
+        const at::Tensor q = random({n, kQueries, kSize}, 2), k = random({all, key_heads, kSize}, 3),
+                         v = random({all, key_heads, kSize}, 4),
+                         picks = random_blocks(prefix, offsets, kCount, rate);
+        at::Tensor hidden = at::ones({n, kQueries, all}, at::kBool);
+        for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+          const int64_t key = s == 0 ? 0 : prefix + offsets[s];
+          for (int64_t i = offsets[s]; i < offsets[s + 1]; ++i) {
+            const int64_t position = prefix + i - key;
+            for (int64_t h = 0; h < kQueries; ++h) {
+              for (int64_t j = 0; j <= position; ++j) {
+                const at::Tensor own = picks[i].narrow(0, h / 2 * kCount, kCount);
+                if (position / rate < kCount || own.eq(j / rate).any().item<bool>())
+                  hidden[i][h][key + j].fill_(false);
+              }
+            }
+          }
+        }
+        const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(); };
+        const std::vector<at::Tensor> leaves{leaf(q), leaf(k), leaf(v)};
+        const auto of_queries = [&](const at::Tensor& x) {
+          return x.unsqueeze(2).expand({-1, -1, kQueries / key_heads, -1}).flatten(1, 2);
+        };
+        const at::Tensor scores = (at::einsum("ihe,jhe->ihj", {leaves[0], of_queries(leaves[1])}) * 0.3)
+                                      .masked_fill(hidden, -std::numeric_limits<double>::infinity());
+        const at::Tensor expected = at::einsum("ihj,jhe->ihe", {scores.softmax(-1), of_queries(leaves[2])});
+        const at::Tensor cotangent = random(expected.sizes(), 5);
+        const auto truth = torch::autograd::grad({expected}, leaves, {cotangent});
+        for (const int64_t tile_rows : {1, 2, 100}) {
+          const at::IntArrayRef shape{prefix, key_heads, kSize};
+          const Prefix earlier{k.narrow(0, 0, prefix), v.narrow(0, 0, prefix), at::zeros(shape, at::kDouble),
+                               at::zeros(shape, at::kDouble)};
+          const std::vector<at::Tensor> own{leaf(q), leaf(k.narrow(0, prefix, n)),
+                                            leaf(v.narrow(0, prefix, n))};
+          PickedRows picked{picks, tile_rows * all * kQueries * 8};
+          picked.groups = 2;
+          picked.rate = rate;
+          AttentionBlock known;
+          const at::Tensor y = picked_attention(own[0], own[1], own[2], offsets, earlier, picked, 0.3, known);
+          expect_near(y.detach(), expected.detach(), "value", kPickedLimit);
+          const auto got = torch::autograd::grad({y}, own, {cotangent});
+          expect_near(got[0], truth[0], "queries", kPickedLimit);
+          expect_near(at::cat({earlier.key_gradients, got[1]}), truth[1], "keys", kPickedLimit);
+          expect_near(at::cat({earlier.value_gradients, got[2]}), truth[2], "values", kPickedLimit);
+          const at::Tensor again =
+              picked_attention(own[0], own[1], own[2], offsets, earlier, picked, 0.3, known);
+          EXPECT_TRUE(at::equal(again, y)) << "what is known";
+        }
+      }
+    }
+  }
+}
+
+TEST(PickBlocks, TakesTheHighestOfEachHeadAndTheLastOnesWhateverTheirScores) {
+  constexpr int64_t kIndexHeads = 3, kSize = 4, kCount = 3;
+  for (const int64_t rate : {1, 2, 5}) {
+    for (const int64_t local : {0, 1, 3}) {
+      const int64_t first = kCount * rate, n = 9, m = first + n;
+      const at::Tensor queries = random({n, kIndexHeads, kSize}, 1), keys = random({m, kSize}, 2);
+      const at::Tensor picks = pick_blocks(queries, keys, {kCount, rate, local}, first);
+      ASSERT_EQ(picks.sizes(), (at::IntArrayRef{n, kIndexHeads * kCount}));
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t h = 0; h < kIndexHeads; ++h) {
+          const int64_t own = (first + i) / rate;
+          std::vector<std::pair<double, int64_t>> order;  // less of it first
+          for (int64_t block = 0; block <= own; ++block) {
+            double best = -std::numeric_limits<double>::infinity();
+            for (int64_t j = block * rate; j <= std::min(block * rate + rate - 1, first + i); ++j)
+              best = std::max(best, queries[i][h].dot(keys[j]).item<double>());
+            if (block > own - local) best = std::numeric_limits<double>::infinity();
+            order.emplace_back(-best, block);
+          }
+          std::sort(order.begin(), order.end());
+          std::vector<int64_t> expected;
+          for (int64_t k = 0; k < kCount; ++k) expected.push_back(order[static_cast<size_t>(k)].second);
+          std::sort(expected.begin(), expected.end());
+          for (int64_t k = 0; k < kCount; ++k)
+            EXPECT_EQ(picks[i][h * kCount + k].item<int>(), expected[static_cast<size_t>(k)])
+                << "row " << i << ", head " << h << ", blocks of " << rate << ", local " << local;
+        }
+      }
+    }
+  }
+}
+
 TEST(PickRows, TakesTheHighestScoresAndOfEqualOnesTheEarlier) {
   const int64_t n = 6, m = 11;
   // Whole numbers: many scores are equal, and sums are exact.
@@ -119,9 +232,9 @@ TEST(PickRows, TakesTheHighestScoresAndOfEqualOnesTheEarlier) {
 }
 
 TEST(RowPicks, AreThoseOfTheFirstRun) {
-  RowPicks none(/*topk=*/9, {0, 9, 12});
+  RowPicks none({.topk = 9}, {0, 9, 12});
   EXPECT_FALSE(none.are_needed());
-  RowPicks picks(/*topk=*/2, {0, 3, 10});
+  RowPicks picks({.topk = 2}, {0, 3, 10});
   EXPECT_TRUE(picks.are_needed());
   const at::Tensor keys = random({10, 4}, 1);
   EXPECT_TRUE(at::equal(picks.add_keys(1, 0, 0, keys.narrow(0, 0, 3)), keys.narrow(0, 0, 3)));
@@ -139,7 +252,7 @@ TEST(RowPicks, AreThoseOfTheFirstRun) {
 }
 
 TEST(RowPicks, AreThoseThatAreGiven) {
-  RowPicks picks(/*topk=*/2, {0, 3, 10});
+  RowPicks picks({.topk = 2}, {0, 3, 10});
   const at::Tensor given = at::arange(20, at::kInt).view({10, 2}), none_open = at::zeros({10}, at::kBool);
   picks.give(1, given.clone(), none_open);
   EXPECT_TRUE(picks.are_given() && picks.are_needed() && picks.are_known(1, 10));

@@ -33,10 +33,19 @@ void check_gate(int64_t rows, at::ScalarType dtype, double limit) {
       expect_near(got.to(at::kDouble), wanted.detach(), what, limit);
     };
     near(clamped_gate(kGate, gate_up), product, "product");
+    // What gate and up projection give by themselves, as MiniMax M3's MLPs have it.
+    at::Tensor gates = gate_up.slice(1, 0, {}, 2).contiguous(), ups = gate_up.slice(1, 1, {}, 2).contiguous();
+    EXPECT_TRUE(at::equal(clamped_gate(kGate, gates, ups), clamped_gate(kGate, gate_up)));
     at::Tensor d_gate_up = gate_up.clone(), d_product = d.clone(), d_weights;
     clamped_gate_backward(kGate, d_gate_up, d_product, /*wants_product=*/true,
                           weighted ? row_weights : at::Tensor(), &d_weights);
     near(d_gate_up, truth[0], "gradient");
+    at::Tensor d_apart = d.clone(), d_weights_apart;
+    clamped_gate_backward(kGate, gates, ups, d_apart, /*wants_product=*/true,
+                          weighted ? row_weights : at::Tensor(), &d_weights_apart);
+    EXPECT_TRUE(at::equal(gates, d_gate_up.slice(1, 0, {}, 2)) &&
+                at::equal(ups, d_gate_up.slice(1, 1, {}, 2)));
+    EXPECT_TRUE(at::equal(d_apart, d_product)) << "the product of two tensors";
     near(d_product, product, "product, backward");
     if (weighted) near(d_weights, truth[1], "row weights");
     at::Tensor again = gate_up.clone(), given = d.clone();

@@ -197,6 +197,16 @@ TEST(HardwareFlops, CountLatentLayersThatDoNotRotate) {
                          "mistral-large4-tiny");
 }
 
+// Likewise.
+TEST(HardwareFlops, CountTheMlpsOfLayersThatPickBlocksOfKeys) {
+  nlohmann::json config = nlohmann::json::parse(preset_json("minimax-m3-tiny"));
+  config["index_topk_blocks"] = 64;
+  Model model = Model::random(parse_config(config.dump(), "minimax-m3-tiny"),
+                              {.dtype = at::kDouble, .gradient_dtype = at::kDouble}, 3);
+  expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5, false), "sft", {},
+                         "minimax-m3-tiny");
+}
+
 // Chunks leave states for which a shared block runs once more.
 TEST(HardwareFlops, CountBlocksAsOftenAsTheyRun) {
   for (const char* name : {"zamba2-tiny", "zamba2-plain-tiny"}) {
