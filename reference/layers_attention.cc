@@ -16,6 +16,21 @@ Var for_every_token(const Var& row, Index tokens) {
   return gather_rows(row, std::vector<int>(static_cast<std::size_t>(tokens), 0));
 }
 
+/// The tokens that each token sees where groups of `group` tokens are picked; 0: tokens are.
+std::vector<std::vector<int>> seen_of_groups(const std::vector<std::vector<int>>& picked, int group) {
+  if (group == 0) return picked;
+  std::vector<std::vector<int>> all;
+  for (int t = 0; t < static_cast<int>(picked.size()); ++t) {
+    const int begun = (t + 1) / group * group;  // of the group that has not ended
+    std::vector<int> seen = numbers(begun, t + 1 - begun);
+    for (const int one : picked[static_cast<std::size_t>(t)]) {
+      for (const int token : numbers(one * group, group)) seen.push_back(token);
+    }
+    all.push_back(std::move(seen));
+  }
+  return all;
+}
+
 }  // namespace
 
 Layers::Heads Layers::project_heads(const std::string& module, int layer, const Var& x) const {
@@ -126,7 +141,7 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
     return turning == 0 ? std::vector{y, Var()} : split_groups(y, groups, {first, turning});
   };
   const std::vector<Var> q = parts_of(queries, heads, nope);
-  const RopeOptions turn = rotation(layer, length);
+  const RopeOptions turn = config_.rotates(layer) ? rotation(layer, length) : RopeOptions{};
   const auto turned = [&](const Var& rows) {
     if (!config_.rotates(layer)) return rows;
     return latent.trained_positions ? rope(rows, parameter("model.rotary_emb.alpha"), positions, turn)
@@ -158,8 +173,9 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
   if (config_.indexer.topk > 0) {
     const int picker = config_.picker_of(layer);
     if (picker == layer)
-      picks[layer] =
-          with_given(picked(module + "indexer.", layer, x, of_queries, positions, length), given, layer);
+      picks[layer] = seen_of_groups(
+          with_given(picked(module + "indexer.", layer, x, of_queries, positions, length), given, layer),
+          config_.indexer.group);
     options.seen = picks.at(picker);
   }
   Var q_all = turning == 0 ? q[0] : join_groups({q[0], turned(q[1])}, heads);
@@ -212,16 +228,18 @@ std::vector<std::vector<int>> Layers::picked(const std::string& module, int laye
                                              double length) const {
   const IndexerSettings& indexer = config_.indexer;
   const Index size = indexer.head_dim, tokens = x.rows();
-  RopeOptions turn = rotation(layer, length);
+  RopeOptions turn = config_.rotates(layer) ? rotation(layer, length) : RopeOptions{};
   turn.head_dim = indexer.head_dim;
   turn.interleaved = indexer.interleaved;
   const auto turned = [&](const Var& heads) {
-    if (!indexer.reads_hidden) return indexer_rope(heads, positions, turn);
     if (!config_.rotates(layer)) return heads;
+    if (!indexer.reads_hidden) return indexer_rope(heads, positions, turn);
     return rope(heads, parameter("model.rotary_emb.alpha"), positions, turn);
   };
   const Var normed = layer_norm(module + "k_norm", project(module + "wk", false, x), indexer.norm_eps);
-  const Matrix keys = held_constant(turned(normed).value());
+  const Matrix keys =
+      indexer.group > 0 ? keys_of_groups(module, turned(normed), x) : held_constant(turned(normed).value());
+  const int rate = std::max(indexer.group, 1);
   const Var read = indexer.reads_hidden ? layer_norm(module + "q_input_norm", x, indexer.norm_eps) : latents;
   Var projected = project(module + "wq_b", false, read);
   if (indexer.reads_hidden) projected = scaled_by_place(module, projected, positions);
@@ -229,16 +247,31 @@ std::vector<std::vector<int>> Layers::picked(const std::string& module, int laye
   const Matrix weights = held_constant(project(module + "weights_proj", false, x).value());
   std::vector<std::vector<int>> all;
   for (Index t = 0; t < tokens; ++t) {
-    Matrix scores = Matrix::Zero(1, t + 1);
+    const Index known = (t + 1) / rate;
+    Matrix scores = Matrix::Zero(1, known);
     for (int head = 0; head < indexer.heads; ++head) {
-      for (Index s = 0; s <= t; ++s) {
+      for (Index s = 0; s < known; ++s) {
         const Scalar product = queries.row(t).segment(head * size, size).dot(keys.row(s));
         if (product > Scalar(Number{0})) scores(0, s) += weights(t, head) * product;
       }
     }
-    all.push_back(largest_columns(scores, std::min(indexer.topk, static_cast<int>(t) + 1)).front());
+    const int count = std::min(indexer.topk, static_cast<int>(known));
+    all.push_back(count == 0 ? std::vector<int>() : largest_columns(scores, count).front());
   }
   return all;
+}
+
+Matrix Layers::keys_of_groups(const std::string& module, const Var& keys, const Var& x) const {
+  const int group = config_.indexer.group;
+  const Var gates = linear(x, parameter(module + "index_kpool_compress_gate"));
+  const Var& ape = parameter(module + "index_kpool_compress_ape");
+  Matrix all(x.rows() / group, keys.cols());
+  for (Index i = 0; i < all.rows(); ++i) {
+    const std::vector<int> rows = numbers(static_cast<int>(i) * group, group);
+    const Var weights = exp(log_softmax(transpose(add(gather_rows(gates, rows), ape))));  // [head_dim, group]
+    all.row(i) = transpose(row_sum(mul(weights, transpose(gather_rows(keys, rows))))).value();
+  }
+  return held_constant(all);
 }
 
 RopeOptions Layers::rotation(int layer, double length) const {
@@ -311,13 +344,16 @@ Var Layers::channel_gated_rule(const std::string& module, const Var& x) const {
   const double epsilon = 1e-6;  // transformers' own, not rms_norm_eps
   const Var q = l2_norm(mixed("q"), size, epsilon), k = l2_norm(mixed("k"), size, epsilon);
 
-  const Var step = softplus(add(map("forget_gate.f_b_proj", map("forget_gate.f_a_proj", x)),
-                                for_every_token(parameter(module + "forget_gate.dt_bias"), x.rows())));
+  const Var given = add(map("forget_gate.f_b_proj", map("forget_gate.f_a_proj", x)),
+                        for_every_token(parameter(module + "forget_gate.dt_bias"), x.rows()));
   std::vector<int> head_of_column;
   for (int column = 0; column < settings.value_heads * size; ++column)
     head_of_column.push_back(column / size);
-  const Var rate = exp(gather_columns(transpose(parameter(module + "forget_gate.A_log")), head_of_column));
-  const Var g = scale(mul(for_every_token(rate, x.rows()), step), -1.0);
+  const Var& rates = parameter(module + "forget_gate.A_log");
+  const Var rate = for_every_token(
+      exp(gather_columns(settings.rates_in_row ? rates : transpose(rates), head_of_column)), x.rows());
+  const Var g = settings.decay_bound == 0.0 ? scale(mul(rate, softplus(given)), -1.0)
+                                            : scale(sigmoid(mul(rate, given)), settings.decay_bound);
   const Var o = channel_gated_delta_rule(scale(q, 1.0 / std::sqrt(static_cast<Number>(size))), k, mixed("v"),
                                          g, sigmoid(map("b_proj", x)), settings.key_heads);
   const Var normed = rms_norm(o, parameter(module + "o_norm.weight"), config_.rms_norm_eps);

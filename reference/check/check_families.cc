@@ -388,7 +388,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"step3p5", tiny_step()},
           {"zamba2", tiny_zamba2()},
           {"deepseek_v4", tiny_deepseek_v4()},
-          {"mistral_large4", tiny_mistral_large4()}};
+          {"mistral_large4", tiny_mistral_large4()},
+          {"glm5_next", tiny_glm5_next()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -182,6 +182,8 @@ CASES = {
     "deepseek-v4-sft-packed": ("deepseek-v4", packed(TWO_ROWS)),
     "mistral-large4-sft-packed": ("mistral-large4", packed(TWO_ROWS)),
     "mistral-large4-shared-sft-packed": ("mistral-large4-shared", packed(TWO_ROWS)),
+    "glm5-next-sft-packed": ("glm5-next", packed(TWO_ROWS)),
+    "glm5-next-listed-sft-packed_jumps": ("glm5-next-listed", packed(JUMPS, across=(0,))),
 }
 
 

@@ -20,7 +20,7 @@ from goldens.passes import (
     relative_difference,
     worst,
 )
-from goldens.blocks import has_blocks
+from goldens.blocks import blocks_that_are_picked, has_blocks
 from goldens.recurrence import document_spans, has_recurrence, recurrences, token_by_token
 
 STEPS = (2e-3, 5e-4, 1e-4)
@@ -175,7 +175,7 @@ def check_documents(model, inputs, tensors):
     difference = 0.0
     for row, spans in enumerate(document_spans(inputs)):
         for begin, end in spans:
-            # DeepSeek V4's row alone has no position_ids: its blocks count from the first column.
+            # DeepSeek V4's and GLM-5.3's rows alone have no position_ids: blocks count from the first column.
             names = ("input_ids",) if has_blocks(model) else ("input_ids", "position_ids")
             given = {name: inputs[name][row : row + 1, begin:end] for name in names}
             with torch.no_grad():
@@ -300,7 +300,7 @@ def check_picks(model, inputs):
                     model(input_ids=inputs["input_ids"][row : row + 1, begin:end], use_cache=False)
         else:
             forward(model, inputs)
-    gap, picked, topk = math.inf, 0, model.config.index_topk
+    gap, picked, topk = math.inf, 0, blocks_that_are_picked(model.config)
     for scores in picking.scores:
         ordered = (scores.flatten(0, 1) if has_blocks(model) else scores[real]).sort(descending=True).values
         if topk >= ordered.shape[-1]:

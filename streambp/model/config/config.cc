@@ -185,7 +185,7 @@ int64_t Config::rows_of_picked_block() const {
   for (int64_t layer = 0; layer < num_hidden_layers; ++layer) {
     if (is_compressed() && has_indexer(layer)) return compressed.rate_of(layer);
   }
-  return 1;
+  return indexer.rows_of_pick();
 }
 
 double Config::mlp_limit(int64_t layer, bool of_expert) const {
@@ -237,7 +237,9 @@ Config parse_config(std::string_view text, const std::string& where) {
                                     ? &inner->at("model_type")
                                     : nullptr;
   const Family* const row = find_text_family(text_of(type), text_of(text_type));
-  if (row == nullptr) return parse_settings(file);
+  const bool is_flat =
+      row != nullptr && inner == nullptr && row->alias != nullptr && text_of(type) == row->alias;
+  if (row == nullptr || is_flat) return parse_settings(file);
   const json part = text_part(file, *row);
   return parse_settings(ConfigReader(part, where, "text_config."));
 }

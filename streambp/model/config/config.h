@@ -112,6 +112,10 @@ struct DeltaRuleSettings {
   bool state_space = false;
   bool convolution_alone = false;
   bool channel_gates = false;  // kimi_linear: a decay for each entry of a key, and maps and norm of its own
+  bool rates_in_row = false;   // glm5_next_text: their A_log is [heads], not [1, 1, heads, 1]
+  /// glm5_next_text (linear_lower_bound): what logarithms of decays are above, each this times a sigmoid; 0:
+  /// they have no bound.
+  double decay_bound = 0.0;
   /// falcon_h1: the layers attend as well, to the same norm of their input, and what both give is added.
   bool beside_attention = false;
   // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
@@ -209,10 +213,10 @@ struct Config {
   double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
-  double swiglu_alpha = 0.0;        // gpt_oss: experts have a clamped gate instead; 0: hidden_act
-  double swiglu_limit = 0.0;        // what gate and up are clamped to in it; hy_v4, with alpha 0: before
-                                    // hidden_act, in the routed experts alone; 0: they aren't
-  bool limits_all_experts = false;  // deepseek_v4: swiglu_limit is the shared expert's too
+  double swiglu_alpha = 0.0;     // gpt_oss: experts have a clamped gate instead; 0: hidden_act
+  double swiglu_limit = 0.0;     // what gate and up are clamped to in it; hy_v4, with alpha 0: before
+                                 // hidden_act, in the routed experts alone; 0: they aren't
+  bool limits_all_mlps = false;  // deepseek_v4, glm5_next_text: swiglu_limit is all MLPs'
   /// step3p5, of each layer: what act(gate) is at most and up is clamped to, in experts and in other MLPs; 0:
   /// neither is. Empty: in no layer.
   std::vector<double> expert_limits, mlp_limits;
@@ -299,7 +303,7 @@ struct Config {
   /// Whether the layer picks what it sees by an indexer of its own.
   bool has_indexer(int64_t layer) const {
     if (is_compressed()) return has_blocks(layer) && compressed.overlaps_in(layer);
-    return has_indexers() && picker_of(layer) == layer;
+    return has_indexers() && attends(layer) && picker_of(layer) == layer;
   }
   /// Rows of each of the blocks that indexers pick; 1: they pick rows.
   int64_t rows_of_picked_block() const;
@@ -358,6 +362,8 @@ struct Config {
   /// Whether the outputs of attention and MLP are normed before they are added to the residual stream.
   bool norms_outputs() const { return sandwich_norms || norm_after; }
   bool has_streams() const { return hyper.streams > 0; }
+  /// Whether what the final norm reads is a sum of streams by gates.
+  bool has_head_gates() const { return has_streams() && !hyper.head_reads_mean; }
   /// Numbers of a token between two layers: those of its residual streams, side by side.
   int64_t residual_width() const { return has_streams() ? hyper.streams * hidden_size : hidden_size; }
   /// Whether the backward pass reads what attention and MLP give: a norm's, or that of their shares in

@@ -45,16 +45,26 @@ std::vector<Tile> tiles_of(const at::Tensor& q, const at::Tensor& k, const std::
 at::Tensor hidden_keys(const Tile& tile, const PickedRows& picked) {
   const at::Tensor& picks = picked.picks;
   const auto options = picks.options();
-  const int64_t topk = picked.of_all_rows ? 0 : picks.size(1);
-  const int64_t dense = std::clamp<int64_t>(topk - tile.position, 0, tile.rows);
+  const int64_t topk = picked.of_all_rows ? 0 : picks.size(1), rate = picked.rate;
+  const int64_t many = rate * (topk + 1) - 1;  // the first row of a sequence that may see more
+  const int64_t dense = std::clamp<int64_t>(many - tile.position, 0, tile.rows);
   at::Tensor hidden = at::ones({tile.rows, tile.keys()}, options.dtype(at::kBool));
   if (dense > 0) {
     const at::Tensor positions = at::arange(tile.position, tile.position + dense, options).unsqueeze(1);
     hidden.narrow(0, 0, dense).copy_(at::arange(tile.keys(), options) > positions);
   }
-  if (dense < tile.rows)
-    hidden.narrow(0, dense, tile.rows - dense)
-        .scatter_(1, picks.narrow(0, tile.row + dense, tile.rows - dense).to(at::kLong), false);
+  if (dense == tile.rows) return hidden;
+  at::Tensor rest = hidden.narrow(0, dense, tile.rows - dense);
+  const at::Tensor of_rest = picks.narrow(0, tile.row + dense, tile.rows - dense).to(at::kLong);
+  if (rate == 1) {
+    rest.scatter_(1, of_rest, false);
+    return hidden;
+  }
+  const auto numbers = options.dtype(at::kLong);
+  rest.scatter_(1, (of_rest * rate).unsqueeze(2).add(at::arange(rate, numbers)).flatten(1), false);
+  const at::Tensor ends = at::arange(tile.position + dense + 1, tile.keys() + 1, numbers).unsqueeze(1);
+  const at::Tensor keys = at::arange(tile.keys(), numbers);
+  rest.bitwise_and_(at::lt(keys, ends.div(rate, "floor").mul_(rate)).bitwise_or_(at::ge(keys, ends)));
   return hidden;
 }
 

@@ -12,11 +12,15 @@ namespace streambp {
 
 /// Picks [n, topk] int32 of n rows as RowPicks has them: numbers of rows within each row's sequence, to be
 /// read where a row sees more than topk, or `of_all_rows`. Undefined: each row sees all rows up to itself.
+/// With groups of `rate` rows the numbers are those of groups, all of whose rows a row sees, and of the group
+/// that has not ended with it the rows up to itself; picks are read where it sees more than topk whole
+/// groups.
 struct PickedRows {
   at::Tensor picks;
   /// The most that a tile's scores may take, but for one row's.
   int64_t tile_bytes = int64_t{64} << 20;
   bool of_all_rows = false;
+  int64_t rate = 1;
 };
 
 /// softmax(scale scores) v for q [n, H, E] over k and v [P + n, H, E], of which the first P are the earlier

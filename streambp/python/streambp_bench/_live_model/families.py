@@ -21,6 +21,7 @@ WHOLE = {
     # Of which transformers has not the class of text alone.
     "Step3p7ForConditionalGeneration": {"Step3p7TextModel": "Step3p7ForCausalLM"},
     "MistralLarge4ForConditionalGeneration": {"MistralLarge4TextModel": "MistralLarge4ForCausalLM"},
+    "Glm5NextForConditionalGeneration": {"Glm5NextTextModel": "Glm5NextForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"Qwen3_5TextModel": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM"},
 }

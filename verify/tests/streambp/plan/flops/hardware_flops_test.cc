@@ -189,12 +189,14 @@ TEST(HardwareFlops, CountTheGatesOfStreams) {
 
 // Of rows that see all rows up to themselves.
 TEST(HardwareFlops, CountLatentLayersThatDoNotRotate) {
-  nlohmann::json config = nlohmann::json::parse(preset_json("mistral-large4-tiny"));
-  config["index_topk"] = 64;
-  Model model = Model::random(parse_config(config.dump(), "mistral-large4-tiny"),
-                              {.dtype = at::kDouble, .gradient_dtype = at::kDouble}, 3);
-  expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5), "sft", {},
-                         "mistral-large4-tiny");
+  for (const char* name : {"mistral-large4-tiny", "glm5-next-tiny"}) {
+    nlohmann::json config = nlohmann::json::parse(preset_json(name));
+    config["index_topk"] = 66;
+    Model model = Model::random(parse_config(config.dump(), name),
+                                {.dtype = at::kDouble, .gradient_dtype = at::kDouble}, 3);
+    expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5), "sft", {},
+                           name);
+  }
 }
 
 // Chunks leave states for which a shared block runs once more.
