@@ -211,6 +211,10 @@ class Layers {
   /// What the indexer "model.layers.0.self_attn.indexer." picks of x, with the queries' latents.
   std::vector<std::vector<int>> picked(const std::string& module, int layer, const Var& x, const Var& latents,
                                        const std::vector<double>& positions, double length) const;
+  /// The tokens that each token sees by that, or by those of `given` where it has any.
+  std::vector<std::vector<int>> tokens_picked(const std::string& module, int layer, const Var& x,
+                                              const Var& latents, const std::vector<double>& positions,
+                                              double length, const PicksOfLayers& given) const;
   /// The keys of groups, [groups, head_dim], of the indexer `module` with the keys of tokens.
   Matrix keys_of_groups(const std::string& module, const Var& keys, const Var& x) const;
   /// Heads of `size` entries, the last of which turn, or turn back.

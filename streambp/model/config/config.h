@@ -82,9 +82,7 @@ struct MixtureSettings {
   /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
   /// each; each expert's weight is multiplied by a trained number.
   bool next_to_mlp = false;
-  /// hy_v4: all experts of a layer are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] for
-  /// each.
-  bool stacked = false;
+  bool stacked = false;  // hy_v4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
   /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether
   /// a token's experts are those of a table (mlp.gate.tid2eid), weighted by their scores. Empty: in none.
   bool sqrt_softplus_scores = false;
@@ -99,9 +97,8 @@ struct MixtureSettings {
 };
 
 /// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5, Kimi Linear),
-/// or the state
-/// space in its place (Mamba-2), whose groups of B and C are key heads, or a convolution between two gates
-/// alone (LFM2), which is as one value head without keys.
+/// or the state space in its place (Mamba-2), whose groups of B and C are key heads, or a convolution between
+/// two gates alone (LFM2), which is as one value head without keys.
 struct DeltaRuleSettings {
   int64_t key_heads = 0;     // linear_num_key_heads
   int64_t value_heads = 0;   // linear_num_value_heads
@@ -113,9 +110,7 @@ struct DeltaRuleSettings {
   bool convolution_alone = false;
   bool channel_gates = false;  // kimi_linear: a decay for each entry of a key, and maps and norm of its own
   bool rates_in_row = false;   // glm5_next_text: their A_log is [heads], not [1, 1, heads, 1]
-  /// glm5_next_text (linear_lower_bound): what logarithms of decays are above, each this times a sigmoid; 0:
-  /// they have no bound.
-  double decay_bound = 0.0;
+  double decay_bound = 0.0;    // glm5_next_text (linear_lower_bound): of logarithms of decays; 0: none
   /// falcon_h1: the layers attend as well, to the same norm of their input, and what both give is added.
   bool beside_attention = false;
   // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
