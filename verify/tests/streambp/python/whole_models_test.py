@@ -160,7 +160,8 @@ class WholeModels(Case):
 
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
-        of_latents = {"mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"}}
+        of_latents = {"mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"},
+                      "glm5_next": {"target_modules": r".*language_model.*\.(q_proj|f_a_proj|f_b_proj|b_proj|q_b_proj|kv_b_proj|o_proj)"}}
         for name, settings in {"gemma3": {"target_modules": attention, "rank_pattern": {"language_model.layers.1.self_attn.q_proj": 2}},
                                "mistral3": {"target_modules": r".*language_model.*\.(q_proj|down_proj)", "alpha_pattern": {"down_proj": 9}},
                                "qwen3_5": {"target_modules": ["q_proj", "out_proj", "lm_head"]},
