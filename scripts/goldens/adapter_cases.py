@@ -324,6 +324,8 @@ ADAPTERS = {
         },
         seed=271,
     ),
+    # Every linear map of either kind of layer, indexers' among them, whose adapters have a part in choices and no gradient.
+    "glm5-next-lora-all_linear": Adapter("glm5-next", "b2_right", {"target_modules": "all-linear"}, seed=272),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

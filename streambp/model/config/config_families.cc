@@ -120,7 +120,7 @@ constexpr auto kFamilies = std::to_array<Family>({
   {.name = "glm5_next_text", .alias = "glm5_next", .whole = {.model_type = "glm5_next", .sizes = kGlm5NextText},
    .positions = 1048576, .rms_norm_eps = 1e-5, .pad_token_id = 154820, .latent = true, .indexers = Indexers::kOfGroups,
    .index_heads = 32, .recurrent = true, .glm5_next = true, .modules = {.recurrence = "self_attn"}, .no_rope = NoRope::kAll,
-   .experts = {.router = Router::kGrouped, .normalised = true, .experts = 288, .width = 2048, .dense_layers = 3,
+   .experts = {.router = Router::kGrouped, .normalised = true, .parameters_in_peft = true, .experts = 288, .width = 2048, .dense_layers = 3,
                .scale = 2.5, .by_layer_types = true}},
   {.name = "glm_moe_dsa", .positions = 202752, .rms_norm_eps = 1e-5, .latent = true, .indexers = Indexers::kByType,
    .index_heads = 32,

@@ -136,7 +136,8 @@ std::vector<std::string> all_linear_names(const Config& config) {
   const std::vector<std::string> more = gemma4_names(config);
   names.insert(names.end(), more.begin(), more.end());
   if (config.linear_attention.empty()) return names;
-  if (config.delta_rule.channel_gates) {  // whose q_proj and o_proj are there
+  if (config.delta_rule.channel_gates) {  // whose o_proj is there
+    if (config.latent.q_lora_rank > 0) names.emplace_back("q_proj");
     names.insert(names.end(), {"k_proj", "v_proj", "f_a_proj", "f_b_proj", "b_proj", "g_a_proj", "g_b_proj"});
     return names;
   }
