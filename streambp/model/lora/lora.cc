@@ -24,9 +24,8 @@ struct Adaptable {
   bool is_parameter = false;  // only a target parameter: its module is no linear map
 };
 
-/// Whether the maps of experts are no modules to PEFT: transformers 5 holds them in two parameters. For other
-/// mixtures than Qwen2-MoE, GPT-OSS, Gemma 4, Granite and LFM2, PEFT 0.21.2 takes their old names for the
-/// parameters.
+/// Whether the maps of experts are no modules to PEFT: transformers 5 holds them in two parameters, for which
+/// PEFT 0.21.2 takes their old names in the mixtures that it converts.
 bool hides_experts(const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||

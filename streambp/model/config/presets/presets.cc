@@ -305,7 +305,7 @@ constexpr Preset kPresets[] = {
   {"mistral-large4-tiny", "mistral_large4_text", 101, 32, 4, 3, 3, 0,  44,    512, 1e-5, 100, false, kF64, kMistralLarge4Tiny},
   {"deepseek-v4-tiny", "deepseek_v4",  101,   32,  4,  4, 1,  10,    12,    512, 1e-5, 500, false, kF64, kDeepseekV4Tiny},
   {"kimi-linear-tiny", "kimi_linear",  101,   32,  3,  4, 4,   0,    44,    512, 1e-3, 0,   false, kF64, kKimiLinearTiny},
-  {"glm5-next-tiny",  "glm5_next_text", 101,   32,  4,  3, 3,   0,    44,    512, 1e-3, 0,   false, kF64, kGlm5NextTiny},
+  {"glm5-next-tiny",  "glm5_next_text", 101,   32,  4,  3, 3,   0,    44,    512, 1e-1, 0,   false, kF64, kGlm5NextTiny},
   {"step3p7-tiny",    "step3p5",       101,   32,  4,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kStep37Tiny},
   {"zamba2-tiny",     "zamba2",        101,   32,  4,  4, 4,   0,    44,    512, 1e-2, 1e4, true,  kF64, kZamba2Tiny},
   {"zamba2-plain-tiny", "zamba2",      101,   32,  3,  4, 2,   0,    44,    512, 1e-2, 1e4, true,  kF64, kZamba2PlainTiny},
