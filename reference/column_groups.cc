@@ -7,6 +7,12 @@
 
 namespace streambp::STREAMBP_REFERENCE {
 
+std::vector<int> numbers(int first, int count) {
+  std::vector<int> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
 std::vector<Var> split_groups(const Var& x, int groups, const std::vector<int>& sizes) {
   const int group = std::accumulate(sizes.begin(), sizes.end(), 0);
   std::vector<Var> parts;

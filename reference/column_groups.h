@@ -7,6 +7,9 @@
 
 namespace streambp::STREAMBP_REFERENCE {
 
+/// first, first + 1, ..., as many as `count`: neighbouring rows or columns.
+std::vector<int> numbers(int first, int count);
+
 /// `groups` groups of neighbouring columns, each of which has parts of `sizes` columns one after another:
 /// part by part, the columns of all groups.
 std::vector<Var> split_groups(const Var& x, int groups, const std::vector<int>& sizes);

@@ -45,8 +45,10 @@ void require_valid(const DeltaRuleSettings& rule) {
 void require_valid(const ModelConfig& config, const LatentAttentionSettings& latent) {
   require(latent.q_lora_rank >= 0 && latent.qk_nope_head_dim > 0 && latent.v_head_dim > 0, "model",
           "expected positive sizes of latent attention");
-  require(latent.qk_rope_head_dim > 0 && latent.qk_rope_head_dim % 2 == 0, "model",
+  require(latent.qk_rope_head_dim >= 0 && latent.qk_rope_head_dim % 2 == 0, "model",
           "expected an even qk_rope_head_dim, got " + std::to_string(latent.qk_rope_head_dim));
+  for (int layer = 0; latent.qk_rope_head_dim == 0 && layer < config.num_hidden_layers; ++layer)
+    require(!config.rotates(layer), "model", "expected a qk_rope_head_dim where layers rotate");
   require(!config.qk_norm && !config.fused_projections && !config.attention_output_gate &&
               config.rotary_dim == 0 && config.query_scale_beta == 0.0,
           "model",

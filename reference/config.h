@@ -73,6 +73,8 @@ struct DeltaRuleSettings {
   bool fused_projections = false;  // Qwen3-Next; see parameter_shapes
   bool state_space = false;        // Mamba-2, with key_heads groups of B and C, of key_head_dim states each
   bool channel_gates = false;      // Kimi Linear; see Layers::channel_gated_rule
+  bool rates_in_row = false;       // GLM-5.3: its A_log is [1, H], not [H, 1]
+  double decay_bound = 0.0;        // GLM-5.3; see Layers::channel_gated_rule
   bool convolution_alone = false;  // LFM2, of which conv_kernel alone is read; see Layers::short_convolution
   bool conv_bias = false;          // of its convolution
   double time_step_low = 0.0;      // what its steps of time are at least
@@ -152,7 +154,8 @@ struct ModelConfig {
   double swiglu_limit = 0.0;     // what gate and up are clamped to in it; Hunyuan 4, with alpha 0: of routed
                                  // experts before hidden_act; 0: they are not
   bool clamps_all_mlps = false;  // MiniMax M3: likewise of all MLPs, with gate above up in gate_up_proj
-  bool limits_all_experts = false;  // DeepSeek V4: likewise of the expert that every token has
+  bool limits_all_mlps = false;  // DeepSeek V4, GLM-5.3: likewise of the expert that every token has, and of
+                                 // dense MLPs
   /// Step 3.7, of each layer: the limit of limited_swiglu (mixture.h), which its experts and its other MLPs
   /// have for the product of the activated gate and up; 0: they have that. Empty: in every layer.
   std::vector<double> expert_limits = {}, mlp_limits = {};
@@ -309,7 +312,7 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 ///   convolutions `q_conv1d`, `k_conv1d` and `v_conv1d` [H E, taps] (which files call so, and transformers
 ///   holds as one), `g_a_proj` of E rows and `g_b_proj` of H E, `b_proj` of H, `o_norm` [1, E] and `o_proj`;
 ///   in `self_attn.forget_gate` likewise `f_a_proj` and `f_b_proj`, and without ".weight" `dt_bias` [1, H E]
-///   and `A_log` [H, 1] (Hugging Face's [1, 1, H, 1]).
+///   and `A_log` [H, 1] (Hugging Face's [1, 1, H, 1]), with rates_in_row [1, H].
 /// - latent attention, with H heads: `self_attn.q_proj`, or `q_a_proj` to the rank, `q_a_layernorm` and
 ///   `q_b_proj`, of every head the rows that do not rotate and then those that do; `kv_a_proj_with_mqa` to
 ///   the rank and below it the key that rotates, `kv_a_layernorm`, and `kv_b_proj`, of every head its key and
@@ -320,9 +323,12 @@ LayerNorms layer_norms(const ModelConfig& config, int layer);
 ///   hidden_size], `k_norm` [1, head_dim] with `.weight` and `.bias`, and `weights_proj` [heads,
 ///   hidden_size], none of which ever has a gradient but 0. MiniMax M3's has `q_proj` [heads head_dim,
 ///   hidden_size], `k_proj` [head_dim, hidden_size], `q_norm` and `k_norm` [1, head_dim] instead.
+///   hidden_size], none of which ever has a gradient but 0. Of one that picks groups also
+///   `index_kpool_compress_ape` [group, head_dim] and `index_kpool_compress_gate` [head_dim, hidden_size],
+///   both without ".weight".
 /// - hyper-connections of S streams of D entries: `attn_hc` and `ffn_hc`, each with `.fn` [2 S, S D], `.base`
-///   [1, 2 S] and `.scale` [1, 2], and of the model `hc_head.hc_fn` [S, S D], `hc_base` [1, S] and `hc_scale`
-///   [1, 1].
+///   [1, 2 S] and `.scale` [1, 2], and of the model, but for head_reads_mean, `hc_head.hc_fn` [S, S D],
+///   `hc_base` [1, S] and `hc_scale` [1, 1].
 ///   Where streams are mixed `attn_hc` and `ffn_hc` have S S rows more in `.fn` and `.base`, of row j of the
 ///   matrix those from 2 S + j S on, and a third number in `.scale`.
 /// - DeepSeek V4's attention: `self_attn.q_a_proj`, `q_a_norm` and `q_b_proj`, `kv_proj` [head_dim,

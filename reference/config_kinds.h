@@ -13,7 +13,7 @@ struct LatentAttentionSettings {
   int q_lora_rank = 0;       // of the queries' vector; 0: they are projected at once
   int kv_lora_rank = 0;      // of the keys' and values'; 0: the model has ordinary attention
   int qk_nope_head_dim = 0;  // the entries of a head that do not rotate
-  int qk_rope_head_dim = 0;  // those that do, whose key all heads share
+  int qk_rope_head_dim = 0;  // those that do, whose key all heads share; 0: none, where no layer rotates
   int v_head_dim = 0;
   double mscale_all_dim = 0.0;  // with a rotation for long contexts, scores are multiplied by the square of
                                 // 0.1 mscale_all_dim ln(factor) + 1
@@ -43,6 +43,7 @@ struct IndexerSettings {
                          // many tokens (Layers::attention); 0: it picks tokens
   int local_blocks = 0;  // of which the last ones, this many, are picked whatever their scores
   std::vector<bool> layers = {};  // MiniMax M3, of each layer: whether it has an indexer
+  int group = 0;  // GLM-5.3: it picks groups of as many neighbours, topk of them at most; 0: tokens
 };
 
 /// DeepSeek V4's attention (transformers, modeling_deepseek_v4.py); see Layers::compressed_attention.
@@ -54,12 +55,13 @@ struct CompressedSettings {
   int o_groups = 0, o_lora_rank = 0;  // the first of two projections of the output is one of each group
 };
 
-/// Hyper-connections (Zhu et al. 2024, https://arxiv.org/abs/2409.19606) as Hunyuan 4 and DeepSeek V4 have
-/// them; see Layers::streams_read.
+/// Hyper-connections (Zhu et al. 2024, https://arxiv.org/abs/2409.19606) as Hunyuan 4, DeepSeek V4 and
+/// GLM-5.3 have them; see Layers::streams_read.
 struct HyperSettings {
   int streams = 0;  // of every token; 0: one, which each half of a layer reads and adds to
   double magnitude = 1.0;
   double eps = 0.0;
+  bool head_reads_mean = false;  // GLM-5.3: the last norm reads the mean of the streams, without weights
   int sinkhorn_iters = 0;  // DeepSeek V4: streams are mixed by a matrix that is normalised as often; 0: not
 };
 

@@ -48,7 +48,9 @@ class Path {
   }
 
   HiddenStates result() const {
-    const Var last = config_.hyper.streams > 0 ? layers_.streams_read("model.hc_head.hc_", h_) : h_;
+    const Var last = config_.hyper.head_reads_mean ? layers_.mean_of_streams(h_)
+                     : config_.hyper.streams > 0   ? layers_.streams_read("model.hc_head.hc_", h_)
+                                                   : h_;
     return {layers_.norm("model.norm", last), router_probabilities_};
   }
 

@@ -139,7 +139,7 @@ Var Layers::activation(const Var& x) const {
 
 Var Layers::gated_product(const std::string& module, const Var& gate, const Var& up) const {
   const bool of_expert = module.ends_with(".experts.");
-  if (config_.limits_all_experts) {
+  if (config_.limits_all_mlps) {
     const Number most = config_.swiglu_limit;
     return mul(activation(clip(gate, -std::numeric_limits<double>::infinity(), most)), clip(up, -most, most));
   }

@@ -82,10 +82,13 @@ class Layers {
   /// indexer token t sees the topk tokens s <= t of the highest
   ///     sum over its heads h of (W_w x_t)_h max(0, q_th . k_s),
   ///     q_th = rope(W_qh norm(W_qa x_t)),   k_s = rope(layer_norm(W_k x_s))
-  /// and of equal ones the earlier; or those that `given` has of it in this layer, where it has any. With
-  /// sinks and a gate map attention has these too. It adds them to `picks`, or takes another layer's from
-  /// there. A choice has no gradient. With trained_positions q_h is multiplied by
-  /// scale_h ln(1 + position) + bias_h, and q_th is rope((W_qh layer_norm(x_t)) times the like).
+  /// and of equal ones the earlier (GLM-5.3: the topk groups of `group` neighbours that have ended with t or
+  /// before it, whose one key is the sum of their k_s times the softmax, over them and entry by entry, of
+  /// W_g x_s + ape of s' place, and those tokens of its own group that has not ended); or those that `given`
+  /// has of it in this layer, where it has any. With sinks and a gate map attention has these too. It adds
+  /// them to `picks`, or takes another layer's from there. A choice has no gradient. With trained_positions
+  /// q_h is multiplied by scale_h ln(1 + position) + bias_h, and q_th is rope((W_qh layer_norm(x_t)) times
+  /// the like).
   Var latent_attention(const std::string& module, int layer, const Var& x,
                        const std::vector<double>& positions, double length, const PicksOfLayers& given,
                        PicksOfLayers& picks, KeyValuesOfLayers& seen) const;
@@ -116,6 +119,7 @@ class Layers {
   /// convolution and silu of each of W_q x, W_k x and W_v x, and L2-normed q and k,
   ///     g = -e^A_log softplus(W_fb W_fa x + dt_bias),   beta = sigmoid(W_b x)
   ///     y = W_out (rms_norm(channel_gated_delta_rule(q / sqrt(E), k, v, g, beta)) sigmoid(W_gb W_ga x))
+  /// With a decay_bound below 0 g = decay_bound sigmoid(e^A_log (W_fb W_fa x + dt_bias)) instead.
   Var channel_gated_rule(const std::string& module, const Var& x) const;
 
   /// Mamba-2's state space instead, "model.layers.0.mamba.": with [z, x, B, C, dt] = W_in x of which x, B and
@@ -172,6 +176,8 @@ class Layers {
   /// ..., over j, each plus eps, 2 sinkhorn_iters - 1 times in all (Sinkhorn and Knopp).
   Var streams_read(const std::string& names, const Var& x) const;
   Var streams_given(const std::string& names, const Var& x, const Var& y) const;
+  /// Their mean, which the last norm may read instead.
+  Var mean_of_streams(const Var& x) const;
   /// h [tokens, hidden_size] in every stream.
   Var in_every_stream(const Var& h) const;
 
@@ -213,6 +219,12 @@ class Layers {
   /// What the indexer "model.layers.0.self_attn.indexer." picks of x, with the queries' latents.
   std::vector<std::vector<int>> picked(const std::string& module, int layer, const Var& x, const Var& latents,
                                        const std::vector<double>& positions, double length) const;
+  /// The tokens that each token sees by that, or by those of `given` where it has any.
+  std::vector<std::vector<int>> tokens_picked(const std::string& module, int layer, const Var& x,
+                                              const Var& latents, const std::vector<double>& positions,
+                                              double length, const PicksOfLayers& given) const;
+  /// The keys of groups, [groups, head_dim], of the indexer `module` with the keys of tokens.
+  Matrix keys_of_groups(const std::string& module, const Var& keys, const Var& x) const;
   /// Heads of `size` entries, the last of which turn, or turn back.
   Var rope_last(const Var& heads, int size, const std::vector<double>& positions,
                 const RopeOptions& turn) const;

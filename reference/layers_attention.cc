@@ -4,9 +4,7 @@
 
 #include "reference/column_groups.h"
 #include "reference/layers.h"
-#include "reference/mixture.h"
 #include "reference/ops/ops.h"
-#include "reference/require.h"
 
 namespace streambp::STREAMBP_REFERENCE {
 namespace {
@@ -100,18 +98,6 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   return config_.attention_multiplier == 1.0 ? y : scale(y, config_.attention_multiplier);
 }
 
-std::vector<std::vector<int>> with_given(std::vector<std::vector<int>> picked, const PicksOfLayers& given,
-                                         int layer) {
-  const auto of_layer = given.find(layer);
-  if (of_layer == given.end()) return picked;
-  require(of_layer->second.size() == picked.size(), "with_given",
-          "expected picks of each of " + std::to_string(picked.size()) + " tokens");
-  for (std::size_t t = 0; t < picked.size(); ++t) {
-    if (!of_layer->second[t].empty()) picked[t] = of_layer->second[t];
-  }
-  return picked;
-}
-
 Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
                              const std::vector<double>& positions, double length, const PicksOfLayers& given,
                              PicksOfLayers& picks, KeyValuesOfLayers& seen) const {
@@ -129,7 +115,7 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
     return turning == 0 ? std::vector{y, Var()} : split_groups(y, groups, {first, turning});
   };
   const std::vector<Var> q = parts_of(queries, heads, nope);
-  const RopeOptions turn = rotation(layer, length);
+  const RopeOptions turn = config_.rotates(layer) ? rotation(layer, length) : RopeOptions{};
   const auto turned = [&](const Var& rows) {
     if (!config_.rotates(layer)) return rows;
     return latent.trained_positions ? rope(rows, parameter("model.rotary_emb.alpha"), positions, turn)
@@ -161,8 +147,7 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
   if (config_.indexer.topk > 0) {
     const int picker = config_.picker_of(layer);
     if (picker == layer)
-      picks[layer] =
-          with_given(picked(module + "indexer.", layer, x, of_queries, positions, length), given, layer);
+      picks[layer] = tokens_picked(module + "indexer.", layer, x, of_queries, positions, length, given);
     options.seen = picks.at(picker);
   }
   Var q_all = turning == 0 ? q[0] : join_groups({q[0], turned(q[1])}, heads);
@@ -197,51 +182,6 @@ Var Layers::layer_norm(const std::string& module, const Var& x, Number eps) cons
                                    std::vector<int>(static_cast<std::size_t>(x.cols()), 0));
   return add(rms_norm(sub(x, means), parameter(module + ".weight"), eps),
              for_every_token(parameter(module + ".bias"), x.rows()));
-}
-
-Var Layers::indexer_rope(const Var& heads, const std::vector<double>& positions,
-                         const RopeOptions& turn) const {
-  const IndexerSettings& indexer = config_.indexer;
-  if (!indexer.rotates_last) return rope(heads, positions, turn);
-  const int count = static_cast<int>(heads.cols()) / indexer.head_dim;
-  RopeOptions of_part = turn;
-  of_part.head_dim = config_.latent.qk_rope_head_dim;
-  const auto parts = split_groups(heads, count, {indexer.head_dim - of_part.head_dim, of_part.head_dim});
-  return join_groups({parts[0], rope(parts[1], positions, of_part)}, count);
-}
-
-std::vector<std::vector<int>> Layers::picked(const std::string& module, int layer, const Var& x,
-                                             const Var& latents, const std::vector<double>& positions,
-                                             double length) const {
-  const IndexerSettings& indexer = config_.indexer;
-  const Index size = indexer.head_dim, tokens = x.rows();
-  RopeOptions turn = rotation(layer, length);
-  turn.head_dim = indexer.head_dim;
-  turn.interleaved = indexer.interleaved;
-  const auto turned = [&](const Var& heads) {
-    if (!indexer.reads_hidden) return indexer_rope(heads, positions, turn);
-    if (!config_.rotates(layer)) return heads;
-    return rope(heads, parameter("model.rotary_emb.alpha"), positions, turn);
-  };
-  const Var normed = layer_norm(module + "k_norm", project(module + "wk", false, x), indexer.norm_eps);
-  const Matrix keys = held_constant(turned(normed).value());
-  const Var read = indexer.reads_hidden ? layer_norm(module + "q_input_norm", x, indexer.norm_eps) : latents;
-  Var projected = project(module + "wq_b", false, read);
-  if (indexer.reads_hidden) projected = scaled_by_place(module, projected, positions);
-  const Matrix queries = held_constant(turned(projected).value());
-  const Matrix weights = held_constant(project(module + "weights_proj", false, x).value());
-  std::vector<std::vector<int>> all;
-  for (Index t = 0; t < tokens; ++t) {
-    Matrix scores = Matrix::Zero(1, t + 1);
-    for (int head = 0; head < indexer.heads; ++head) {
-      for (Index s = 0; s <= t; ++s) {
-        const Scalar product = queries.row(t).segment(head * size, size).dot(keys.row(s));
-        if (product > Scalar(Number{0})) scores(0, s) += weights(t, head) * product;
-      }
-    }
-    all.push_back(largest_columns(scores, std::min(indexer.topk, static_cast<int>(t) + 1)).front());
-  }
-  return all;
 }
 
 RopeOptions Layers::rotation(int layer, double length) const {
@@ -314,13 +254,16 @@ Var Layers::channel_gated_rule(const std::string& module, const Var& x) const {
   const double epsilon = 1e-6;  // transformers' own, not rms_norm_eps
   const Var q = l2_norm(mixed("q"), size, epsilon), k = l2_norm(mixed("k"), size, epsilon);
 
-  const Var step = softplus(add(map("forget_gate.f_b_proj", map("forget_gate.f_a_proj", x)),
-                                for_every_token(parameter(module + "forget_gate.dt_bias"), x.rows())));
+  const Var given = add(map("forget_gate.f_b_proj", map("forget_gate.f_a_proj", x)),
+                        for_every_token(parameter(module + "forget_gate.dt_bias"), x.rows()));
   std::vector<int> head_of_column;
   for (int column = 0; column < settings.value_heads * size; ++column)
     head_of_column.push_back(column / size);
-  const Var rate = exp(gather_columns(transpose(parameter(module + "forget_gate.A_log")), head_of_column));
-  const Var g = scale(mul(for_every_token(rate, x.rows()), step), -1.0);
+  const Var& rates = parameter(module + "forget_gate.A_log");
+  const Var rate = for_every_token(
+      exp(gather_columns(settings.rates_in_row ? rates : transpose(rates), head_of_column)), x.rows());
+  const Var g = settings.decay_bound == 0.0 ? scale(mul(rate, softplus(given)), -1.0)
+                                            : scale(sigmoid(mul(rate, given)), settings.decay_bound);
   const Var o = channel_gated_delta_rule(scale(q, 1.0 / std::sqrt(static_cast<Number>(size))), k, mixed("v"),
                                          g, sigmoid(map("b_proj", x)), settings.key_heads);
   const Var normed = rms_norm(o, parameter(module + "o_norm.weight"), config_.rms_norm_eps);

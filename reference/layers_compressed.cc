@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <numeric>
 
 #include "reference/column_groups.h"
 #include "reference/layers.h"
@@ -11,15 +10,6 @@
 #include "reference/require.h"
 
 namespace streambp::STREAMBP_REFERENCE {
-namespace {
-
-std::vector<int> numbers(int first, int count) {
-  std::vector<int> all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), first);
-  return all;
-}
-
-}  // namespace
 
 Var Layers::rope_last(const Var& heads, int size, const std::vector<double>& positions,
                       const RopeOptions& turn) const {

@@ -38,6 +38,13 @@ Var Layers::streams_read(const std::string& names, const Var& x) const {
   return all;
 }
 
+Var Layers::mean_of_streams(const Var& x) const {
+  const Index size = config_.hidden_size;
+  Var all = slice_columns(x, 0, size);
+  for (int s = 1; s < config_.hyper.streams; ++s) all = add(all, slice_columns(x, s * size, size));
+  return scale(all, Number{1} / Number{1.0 * config_.hyper.streams});
+}
+
 std::vector<Var> Layers::mixed_streams(const std::string& names, const Var& x) const {
   const HyperSettings& hyper = config_.hyper;
   const Index size = config_.hidden_size;

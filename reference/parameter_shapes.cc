@@ -48,7 +48,8 @@ Shapes parameter_shapes(const ModelConfig& config) {
   collect.row("model.norm", config.hidden_size);
   if (config.latent.trained_positions)
     collect.numbers("model.rotary_emb.alpha", config.latent.qk_rope_head_dim / 2);
-  if (config.hyper.streams > 0) collect.stream_weights("model.hc_head.hc_", 1);
+  if (config.hyper.streams > 0 && !config.hyper.head_reads_mean)
+    collect.stream_weights("model.hc_head.hc_", 1);
   if (config.has_lm_head && config.tie_word_embeddings) {
     collect.adapter("lm_head", config.vocab_size, config.hidden_size);
   } else if (config.has_lm_head) {

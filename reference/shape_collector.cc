@@ -50,6 +50,10 @@ void Collector::indexer(const std::string& module) {
   row(module + "k_norm", indexer.head_dim);
   shapes_[module + "k_norm.bias"] = {1, indexer.head_dim};
   linear(module + "weights_proj", indexer.heads, config_.hidden_size);
+  if (indexer.group > 0) {
+    shapes_[module + "index_kpool_compress_ape"] = {indexer.group, indexer.head_dim};
+    shapes_[module + "index_kpool_compress_gate"] = {indexer.head_dim, config_.hidden_size};
+  }
   if (!indexer.reads_hidden) return;
   row(module + "q_input_norm", config_.hidden_size);
   numbers(module + "q_input_norm.bias", config_.hidden_size);

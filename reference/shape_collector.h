@@ -149,7 +149,8 @@ class Collector {
     linear(module + "g_a_proj", rule.value_head_dim, hidden);
     linear(module + "g_b_proj", values, rule.value_head_dim);
     linear(module + "b_proj", heads, hidden);
-    shapes_[module + "forget_gate.A_log"] = {heads, 1};
+    shapes_[module + "forget_gate.A_log"] =
+        rule.rates_in_row ? std::pair<Index, Index>{1, heads} : std::pair<Index, Index>{heads, 1};
     shapes_[module + "forget_gate.dt_bias"] = {1, keys};
     row(module + "o_norm", rule.value_head_dim);
     linear(module + "o_proj", hidden, values);

@@ -78,6 +78,8 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
   same.fused_projections = rule.fused_projections;
   same.state_space = rule.state_space;
   same.channel_gates = rule.channel_gates;
+  same.rates_in_row = rule.rates_in_row;
+  same.decay_bound = rule.decay_bound;
   same.convolution_alone = rule.convolution_alone;
   same.conv_bias = rule.conv_bias;
   same.time_step_low = rule.time_step_low;
@@ -116,7 +118,8 @@ reference::IndexerSettings reference_indexer(const IndexerSettings& indexer) {
           .reads_hidden = indexer.reads_hidden,
           .block = static_cast<int>(std::min<int64_t>(indexer.block, std::numeric_limits<int>::max())),
           .local_blocks = static_cast<int>(indexer.local_blocks),
-          .layers = indexer.layers};
+          .layers = indexer.layers,
+          .group = static_cast<int>(std::min<int64_t>(indexer.group, std::numeric_limits<int>::max()))};
 }
 
 reference::CompressedSettings reference_compressed(const CompressedSettings& compressed) {
@@ -177,9 +180,12 @@ reference::SharedBlockSettings reference_blocks(const SharedBlockSettings& block
 
 /// What some kinds of attention, and several residual streams, have of their own.
 void set_kinds_of_attention(const Config& config, reference::ModelConfig& same) {
-  same.hyper = {static_cast<int>(config.hyper.streams), config.hyper.magnitude, config.hyper.eps,
-                static_cast<int>(config.hyper.sinkhorn_iters)};
-  same.limits_all_experts = config.limits_all_experts;
+  same.hyper = {.streams = static_cast<int>(config.hyper.streams),
+                .magnitude = config.hyper.magnitude,
+                .eps = config.hyper.eps,
+                .head_reads_mean = config.hyper.head_reads_mean,
+                .sinkhorn_iters = static_cast<int>(config.hyper.sinkhorn_iters)};
+  same.limits_all_mlps = config.limits_all_mlps;
   same.clamps_all_mlps = config.clamps_all_mlps;
   if (config.picks_key_blocks()) same.indexer = reference_indexer(config.indexer);
   if (config.is_latent()) {  // which has neither of the two in the reference

@@ -36,7 +36,7 @@ reference::GivenPicks given_picks(const at::Tensor& picks, int64_t first, const 
       for (int64_t i = 0; i < of_layer.size(1); ++i) {
         const auto number = of_layer[t][i].item<int64_t>();
         if (number < 0) continue;
-        of_token.push_back(static_cast<int>(config.is_compressed() ? number : number - first));
+        of_token.push_back(static_cast<int>(config.pick_kind().rate > 1 ? number : number - first));
       }
       of_tokens.push_back(std::move(of_token));
     }

@@ -389,7 +389,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"zamba2", tiny_zamba2()},
           {"deepseek_v4", tiny_deepseek_v4()},
           {"mistral_large4", tiny_mistral_large4()},
-          {"minimax_m3", tiny_minimax_m3()}};
+          {"minimax_m3", tiny_minimax_m3()},
+          {"glm5_next", tiny_glm5_next()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -82,6 +82,10 @@ ModelConfig tiny_zamba2();
 /// A rule with a gate for each channel, and latent attention that does not rotate, with experts.
 ModelConfig tiny_kimi_linear();
 
+/// The same behind a rule whose decays have a bound, with two residual streams that are mixed and whose mean
+/// is read last, and an indexer that picks one group of two tokens.
+ModelConfig tiny_glm5_next();
+
 /// By the family's name, with settings that act within the few tokens of a tiny batch.
 std::vector<std::pair<std::string, ModelConfig>> tiny_families();
 

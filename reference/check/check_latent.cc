@@ -96,7 +96,7 @@ ModelConfig tiny_deepseek_v4() {
   config.rope.theta = 50.0;
   config.local_rope = RopeSettings{};
   config.windows = {2, 0, 0};
-  config.attention_sinks = config.limits_all_experts = true;
+  config.attention_sinks = config.limits_all_mlps = true;
   config.compressed = {.q_lora_rank = 5,
                        .window = 2,
                        .rates = {0, 2, 2},
@@ -112,6 +112,23 @@ ModelConfig tiny_deepseek_v4() {
   config.mixture.shared_expert_intermediate_size = 5;
   config.mixture.shared_expert_ungated = true;
   config.mixture.routed_scaling_factor = 1.5;
+  return config;
+}
+
+ModelConfig tiny_glm5_next() {
+  ModelConfig config = tiny_kimi_linear();
+  config.num_hidden_layers = 3;
+  config.no_rope = {true, true, true};
+  config.linear_attention = {true, false, false};
+  config.delta_rule.rates_in_row = true;
+  config.delta_rule.decay_bound = -1.5;
+  config.latent = {
+      .q_lora_rank = 5, .kv_lora_rank = 4, .qk_nope_head_dim = 4, .v_head_dim = 3, .norm_eps = 1e-4};
+  config.indexer = {.topk = 1, .heads = 3, .head_dim = 5, .shared = {false, false, true}, .group = 2};
+  config.limits_all_mlps = true;
+  config.swiglu_limit = 40.0;  // see tiny_gpt_oss()
+  config.hyper = {.streams = 2, .magnitude = 2.0, .eps = 1e-2, .head_reads_mean = true, .sinkhorn_iters = 3};
+  config.mixture.sparse = {false, true, true};
   return config;
 }
 

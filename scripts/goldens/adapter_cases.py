@@ -324,6 +324,18 @@ ADAPTERS = {
         {"target_modules": ["self_attn.q_proj", "v_proj", "down_proj"], "modules_to_save": ["self_attn.k_norm"], "use_rslora": True},
         seed=283,
     ),
+    # Maps of both kinds of layers, those of the gates too.
+    "glm5-next-lora-linear": Adapter(
+        "glm5-next",
+        "b2_left",
+        {
+            "target_modules": ["q_proj", "k_proj", "f_a_proj", "f_b_proj", "b_proj", "g_b_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_b_proj", "layers.0.mlp.up_proj"],
+            "modules_to_save": ["kv_a_layernorm", "o_norm"],
+        },
+        seed=271,
+    ),
+    # Every linear map of either kind of layer, indexers' among them, whose adapters have a part in choices and no gradient.
+    "glm5-next-lora-all_linear": Adapter("glm5-next", "b2_right", {"target_modules": "all-linear"}, seed=272),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

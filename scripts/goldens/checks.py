@@ -20,7 +20,7 @@ from goldens.passes import (
     relative_difference,
     worst,
 )
-from goldens.blocks import has_blocks
+from goldens.blocks import blocks_that_are_picked, has_blocks
 from goldens.recurrence import document_spans, has_recurrence, recurrences, token_by_token
 
 STEPS = (2e-3, 5e-4, 1e-4)
@@ -302,8 +302,7 @@ def check_picks(model, inputs):
                     model(input_ids=inputs["input_ids"][row : row + 1, begin:end], use_cache=False)
         else:
             forward(model, inputs)
-    gap, picked = math.inf, 0
-    topk = model.config.index_topk_blocks if model.config.model_type == "minimax_m3_vl_text" else model.config.index_topk
+    gap, picked, topk = math.inf, 0, blocks_that_are_picked(model.config)
     for scores in picking.scores:
         ordered = (scores.flatten(0, -2) if has_blocks(model) else scores[real]).sort(descending=True).values
         if topk >= ordered.shape[-1]:

@@ -21,7 +21,7 @@ from goldens.recurrence import has_recurrence, keep_documents_apart
 IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
-    *("deepseek_v4", "hy_v4", "kimi_linear", "minimax_m2", "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    *("deepseek_v4", "glm5_next_text", "hy_v4", "kimi_linear", "minimax_m2", "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
 )
 
 
@@ -116,6 +116,10 @@ HUNYUAN_NAMES = {
 }
 
 
+# Of GLM-5.3's modules.
+GLM5_NEXT_NAMES = {".forget_gate.": ".", ".attn_hc.": ".hc_attn_", ".ffn_hc.": ".hc_ffn_"}
+
+
 # Of DeepSeek V4's modules, in this order.
 DEEPSEEK_V4_NAMES = {
     ".self_attn.compressor.indexer.scorer.weights_proj.": ".attn.indexer.weights_proj.",
@@ -198,7 +202,7 @@ def as_in_file(tensors, model_type=None):
     """Views of `tensors` under the names of the weight file of a model of `model_type`.
 
     transformers 5 holds all experts of a layer in two tensors; files hold three matrices for each expert, under names of
-    its own in Mixtral's, MiniMax M2's, Kimi Linear's and LFM2's. Kimi Linear's files also hold the three parts of a convolution, and
+    its own in Mixtral's, MiniMax M2's, Kimi Linear's and LFM2's. Kimi Linear's and GLM-5.3's files also hold the three parts of a convolution, and
     what transformers has in a module of the forget gate. GPT-OSS's, Granite's, Gemma 4's and Hunyuan 4's files hold what transformers does, as do those that it writes of MiniMax M3's text model.
     Nemotron-H's call the decoder backbone. A tensor of None is left out.
     """
@@ -216,6 +220,9 @@ def as_in_file(tensors, model_type=None):
         if model_type == "hy_v4":
             for in_transformers, in_file in HUNYUAN_NAMES.items():
                 name = name.replace(in_transformers, in_file)
+        if model_type == "glm5_next_text":
+            for in_transformers, in_file in GLM5_NEXT_NAMES.items():
+                name = name.replace(in_transformers, in_file)
         if model_type == "deepseek_v4":
             name = deepseek_v4_name(name)
         if model_type == "mistral_large4_text":
@@ -223,7 +230,7 @@ def as_in_file(tensors, model_type=None):
         stem, _, last = name.rpartition(".")
         if as_mixtral and model_type not in ("deepseek_v4", "mistral_large4_text"):
             name, stem = (text.replace(".mlp.", ".block_sparse_moe.") for text in (name, stem))
-        if model_type == "kimi_linear":
+        if model_type in ("glm5_next_text", "kimi_linear"):
             name = name.replace(".forget_gate.", ".")
             if name.endswith(".conv1d.weight"):
                 result |= {name.replace("conv1d", f"{part}_conv1d"): rows for part, rows in zip("qkv", tensor.chunk(3), strict=True)}

@@ -10,7 +10,7 @@ import math
 import torch
 
 from goldens.batches import TWO_ROWS, packed
-from goldens.blocks import has_blocks
+from goldens.blocks import blocks_that_are_picked, has_blocks
 from goldens.checks import CheckError, check_finite_differences, check_results, check_weights
 from goldens.models import MODELS
 from goldens.passes import ResultCheck, evaluate, forward, gradients_of, load_model, read_tensors, relative_difference, worst
@@ -29,6 +29,8 @@ CASES = {
     "hy-v4-sft-own_picks": ("hy-v4", "b3_left", False, True),
     "deepseek-v4-sft-drawn_picks": ("deepseek-v4", "b3_left", True, True),
     "deepseek-v4-sft-own_picks": ("deepseek-v4", "b3_right", False, False),
+    "glm5-next-sft-drawn_picks": ("glm5-next", "b3_left", True, True),
+    "glm5-next-sft-own_picks": ("glm5-next", "b3_right", False, False),
 }
 SEEDS = {name: 140_000 + i for i, name in enumerate(CASES)}
 
@@ -41,7 +43,8 @@ def indexers_of(model):
 class GivenPicks:
     """While it is on, the indexers of `model` return `indices` [B, T, layers with indexers, k] for `inputs`; `own` has what they picked in the last pass.
 
-    Of DeepSeek V4, whose documents run one after another (goldens/blocks.py), numbers of blocks; of others columns.
+    Of DeepSeek V4, whose documents run one after another (goldens/blocks.py), numbers of blocks; of GLM-5.3, of padded rows, numbers of groups, whose columns
+    the indexers return with those of the group that has not ended; of others columns.
     """
 
     def __init__(self, model, inputs, indices=None):
@@ -72,6 +75,8 @@ class GivenPicks:
         if self.indices is None:
             return None
         given = self.indices[:, :, index]
+        if is_grouped(self.model):
+            given = columns_of_groups(self.model, self.spans, given)
         if own.shape[:2] != given.shape[:2]:  # a document of a row
             row, begin, end = self.spans[call]
             given = given[row : row + 1, begin:end]
@@ -80,13 +85,47 @@ class GivenPicks:
             return None
         own, given = (torch.nn.functional.pad(x.long(), (0, width - x.shape[-1]), value=-1) for x in (own, given))
         result = torch.where((given < 0).all(-1, keepdim=True), own, given)
+        if is_grouped(self.model):
+            return result.int()
         if not has_blocks(self.model):  # columns are scattered into a mask, once or more
             result = torch.where(result < 0, result.max(-1, keepdim=True).values, result)
         return result.int() if not has_blocks(self.model) else result
 
 
+def is_grouped(model):
+    return model.config.model_type == "glm5_next_text"
+
+
 def block_rate(model):
+    if is_grouped(model):
+        return model.config.index_kpool
     return model.config.compress_rates["compressed_sparse_attention"] if has_blocks(model) else 1
+
+
+def columns_of_groups(model, spans, groups):
+    """[B, T, W]: the columns of groups [B, T, k] of padded rows, and of each token's own group that has not ended; -1 where no group is given."""
+    rate = block_rate(model)
+    columns = torch.full((*groups.shape[:2], model.config.index_topk + rate - 1), -1)
+    for row, begin, end in spans:
+        for column in range(begin, end):
+            given = [number for number in groups[row, column].tolist() if number >= 0]
+            seen = [begin + number * rate + place for number in given for place in range(rate)]
+            if given:
+                seen += range(begin + (column + 1 - begin) // rate * rate, column + 1)
+            columns[row, column, : len(seen)] = torch.tensor(seen, dtype=torch.int64)
+    return columns
+
+
+def groups_of_columns(model, spans, columns, count):
+    """The reverse, [B, T, k], of what indexers return [B, T, W], of groups that `count` says have ended."""
+    rate = block_rate(model)
+    groups = torch.full((*columns.shape[:2], blocks_that_are_picked(model.config)), -1)
+    for row, begin, end in spans:
+        for column in range(begin, end):
+            own = [value - begin for value in columns[row, column].tolist() if value >= 0]
+            firsts = [value // rate for value in own if value % rate == 0 and value < rate * int(count[row, column])]
+            groups[row, column, : len(firsts)] = torch.tensor(firsts, dtype=torch.int64)
+    return groups
 
 
 def candidates(model, inputs):
@@ -104,7 +143,7 @@ def drawn_picks(model, inputs, generator, leaves_some=True):
     """[B, T, layers with indexers, k]: of each token 1 to k different ones of what it may see; -1 of some documents' last tokens, where `leaves_some`."""
     first, count = candidates(model, inputs)
     rows, columns = first.shape
-    layers, k = sum(module is not None for module in indexers_of(model)), model.config.index_topk
+    layers, k = sum(module is not None for module in indexers_of(model)), blocks_that_are_picked(model.config)
     picks = torch.full((rows, columns, layers, k), -1)
     ends = {(row, end - 1) for row, spans in enumerate(document_spans(inputs)) for _, end in spans}
     for row in range(rows):
@@ -125,6 +164,8 @@ def own_picks(model, inputs):
     with torch.no_grad(), GivenPicks(model, inputs) as picking:
         forward(model, inputs)
     first, count = candidates(model, inputs)
+    if is_grouped(model):
+        return torch.stack([groups_of_columns(model, picking.spans, own, count) for (own,) in picking.own], dim=2)
     rows, columns = first.shape
     picks = torch.full((rows, columns, len(picking.own), model.config.index_topk), -1)
     for layer, calls in enumerate(picking.own):

@@ -51,8 +51,12 @@ def _of_each_document(forward, spans_of_rows):
 
     def of_documents(hidden_states, **settings):
         rows = []
+        mask = settings.get("attention_mask")  # GLM-5.3's is there where nothing is padding
         for row, spans in enumerate(spans_of_rows):
-            outputs = [forward(hidden_states=hidden_states[row : row + 1, begin:end], **settings) for begin, end in spans]
+            outputs = []
+            for begin, end in spans:
+                given = settings if mask is None else {**settings, "attention_mask": mask[row : row + 1, begin:end]}
+                outputs.append(forward(hidden_states=hidden_states[row : row + 1, begin:end], **given))
             rows.append(torch.cat(outputs, dim=1))
         return torch.cat(rows)
 

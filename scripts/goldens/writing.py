@@ -30,7 +30,9 @@ def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
                 if not spec.norms_add_one or name.endswith("linear_attn.norm.weight"):
                     parameter.add_(1.0)
             elif name.endswith("A_log"):
-                parameter.mul_(5.0).sub_(2.0)  # memories of one token to a hundred
+                # Memories of one token to a hundred; of decays with a bound it is what is steep.
+                has_bound = spec.model_type == "glm5_next_text" and model.config.linear_lower_bound is not None
+                parameter.mul_(5.0).add_(1.5 if has_bound else -2.0)
         for name, buffer in fixed_tensors(model).items():
             if ".indexer." in name:
                 continue  # parameters, drawn above

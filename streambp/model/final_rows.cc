@@ -1,9 +1,20 @@
 #include "streambp/model/final_rows.h"
 
 namespace streambp {
+namespace {
+
+/// [n, D] of streams [n, S D].
+at::Tensor mean_of_streams(const Model& model, const at::Tensor& hidden) {
+  return hidden.view({hidden.size(0), model.config().hyper.streams, -1}).mean(1);
+}
+
+}  // namespace
 
 at::Tensor final_rows_forward(const Model& model, const at::Tensor& hidden, FinalRowsSaved& saved) {
-  if (!model.config().has_streams()) return rms_norm_forward(hidden, model.norm(), saved.norm);
+  const Config& config = model.config();
+  if (config.hyper.head_reads_mean)
+    return rms_norm_forward(mean_of_streams(model, hidden), model.norm(), saved.norm);
+  if (!config.has_streams()) return rms_norm_forward(hidden, model.norm(), saved.norm);
   saved.streams = hidden;
   return rms_norm_forward(sum_streams_forward(hidden, model.head_gates()), model.norm(), saved.norm);
 }
@@ -15,10 +26,13 @@ at::Tensor final_rows_forward(const Model& model, const at::Tensor& hidden) {
 
 at::Tensor final_rows_backward(const Model& model, const at::Tensor& dy, const FinalRowsSaved& saved) {
   at::Tensor d = rms_norm_backward(dy, saved.norm, model.norm());
+  const HyperSettings& hyper = model.config().hyper;
+  if (hyper.head_reads_mean) return d.div_(static_cast<double>(hyper.streams)).repeat({1, hyper.streams});
   return saved.streams.defined() ? sum_streams_backward(d, saved.streams, model.head_gates()) : d;
 }
 
 at::Tensor final_rows(const Model& model, const at::Tensor& hidden, const ModelOps& ops) {
+  if (model.config().hyper.head_reads_mean) return ops.rms_norm(mean_of_streams(model, hidden), model.norm());
   return ops.rms_norm(model.config().has_streams() ? sum_streams(hidden, model.head_gates()) : hidden,
                       model.norm());
 }

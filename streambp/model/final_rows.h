@@ -1,5 +1,5 @@
 // What a model's heads read: the last layer's output through the final norm, where tokens have several
-// residual streams through their weighted sum first.
+// residual streams through their weighted sum, or their mean, first.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@ namespace streambp {
 
 /// What the backward pass needs of a forward one.
 struct FinalRowsSaved {
-  at::Tensor streams;  // undefined where there is one stream
+  at::Tensor streams;  // undefined where there is one stream, or the mean of several is read
   RmsNormSaved norm;
 };
 

@@ -121,9 +121,12 @@ void give(const Config& config, const Batch& batch, c10::Device device, RowPicks
   const int64_t given_layers = batch.indexer_indices.size(1), k = batch.indexer_indices.size(2);
   if ((given_layers != with_indexer && given_layers != config.num_hidden_layers) || k > config.indexer.topk)
     throw InputError(
-        "{}: {} of each token in {} layers, expected 1 to {} (index_topk) in each of the {} layers with an "
-        "indexer of their own, or of all {} layers",
-        name, k, given_layers, config.indexer.topk, with_indexer, config.num_hidden_layers);
+        "{}: {} of each token in {} layers, expected 1 to {} ({}) in each of the {} layers with an indexer "
+        "of "
+        "their own, or of all {} layers",
+        name, k, given_layers, config.indexer.topk,
+        config.indexer.group > 0 ? "index_topk / index_kpool" : "index_topk", with_indexer,
+        config.num_hidden_layers);
   const Candidates candidates(config, batch);
   const MemoryScope scope("picked rows");
   for (size_t i = 0; i < layers.size(); ++i) {

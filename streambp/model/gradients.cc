@@ -90,7 +90,7 @@ std::vector<Parameter*> present(const std::vector<Parameter*>& parameters, bool 
 
 std::vector<Parameter*> Model::head_parameters(bool trainable_alone) const {
   std::vector<Parameter*> all{norm_.weight};
-  if (config_.has_streams()) {
+  if (config_.has_head_gates()) {
     for (const char* name : {"model.hc_head.hc_fn", "model.hc_head.hc_base", "model.hc_head.hc_scale"})
       all.push_back(&parameter(name));
   }

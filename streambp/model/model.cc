@@ -119,7 +119,7 @@ Model::Model(const Config& config, const Placement& placement,
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
   norm_ = norm_of("model.norm");
-  if (config.has_streams())
+  if (config.has_head_gates())
     head_gates_ = stream_gates("model.hc_head.hc_", 0, /*magnitude=*/1.0, config.hyper.eps);
   if (config.plain_norms) {
     norm_.adds_one = false;

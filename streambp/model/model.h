@@ -176,7 +176,7 @@ class Model {
 
   const std::vector<DecoderLayer>& layers() const { return layers_; }
   const RmsNorm& norm() const { return norm_; }
-  /// Of what the final norm reads, where a token has several residual streams.
+  /// Of what the final norm reads, where it is a sum of several residual streams by gates.
   const StreamGates& head_gates() const { return head_gates_; }
   /// The embedding itself where the model ties them.
   const Linear& head() const { return *head_; }
@@ -300,7 +300,7 @@ class Model {
   std::vector<DecoderLayer> layers_;
   Parameter* embedding_ = nullptr;
   RmsNorm norm_;
-  StreamGates head_gates_;  // only with Config::has_streams()
+  StreamGates head_gates_;  // only with Config::has_head_gates()
   const Linear* head_ = nullptr;
   const Linear* value_head_ = nullptr;
   double embedding_scale_ = 1.0;  // rounded where the config says so

@@ -86,7 +86,13 @@ void Model::make_latent(const std::string& name, int64_t index, DecoderLayer::We
                     .norm_bias = &parameter(in + "k_norm.bias"),
                     .query_norm_weight = nullptr,
                     .query_norm_bias = nullptr,
-                    .scales = {}};
+                    .scales = {},
+                    .group_gate = nullptr,
+                    .pooling = {}};
+  if (config_.indexer.group > 0) {
+    latent.indexer.group_gate = &parameter(in + "index_kpool_compress_gate");
+    latent.indexer.pooling = {&parameter(in + "index_kpool_compress_ape"), config_.indexer.group};
+  }
   if (!config_.indexer.reads_hidden) return;
   latent.indexer.query_norm_weight = &parameter(in + "q_input_norm.weight");
   latent.indexer.query_norm_bias = &parameter(in + "q_input_norm.bias");

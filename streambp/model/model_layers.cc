@@ -365,9 +365,9 @@ DecoderLayer Model::make_layer(int64_t index) {
   limit_activated(weights.mlp, /*of_expert=*/false);
   limit_activated(weights.mixture.shared_expert, /*of_expert=*/false);
   if (config_.clamps_all_mlps) clamp_all(weights);
-  if (config_.limits_all_experts) {
+  if (config_.limits_all_mlps) {
     for (GatedMlp& expert : weights.mixture.experts) expert.limit = config_.swiglu_limit;
-    weights.mixture.shared_expert.limit = config_.swiglu_limit;
+    weights.mixture.shared_expert.limit = weights.mlp.limit = config_.swiglu_limit;
   }
   return {config_, index, std::move(weights)};
 }

@@ -8,6 +8,7 @@ from goldens.models.compressed_models import COMPRESSED_MODELS
 from goldens.models.convolution_models import CONVOLUTION_MODELS
 from goldens.models.family_models import FAMILY_MODELS
 from goldens.models.gemma4_models import GEMMA4_MODELS
+from goldens.models.glm5_next_models import GLM5_NEXT_MODELS
 from goldens.models.grouped_models import GROUPED_MODELS
 from goldens.models.hyper_models import HYPER_MODELS
 from goldens.models.indexed_models import INDEXED_MODELS
@@ -212,4 +213,5 @@ MODELS = {
     **COMPRESSED_MODELS,
     **TRAINED_POSITION_MODELS,
     **KEY_BLOCK_MODELS,
+    **GLM5_NEXT_MODELS,
 }

@@ -16,7 +16,7 @@ struct LatentAttentionSettings {
   int64_t qk_nope_head_dim = 0;
   int64_t qk_rope_head_dim = 0;
   int64_t v_head_dim = 0;
-  double norm_eps = 1e-6;  // of the norms of latents; mistral_large4_text: rms_norm_eps
+  double norm_eps = 1e-6;  // of the norms of latents; mistral_large4_text, glm5_next_text: rms_norm_eps
   /// mistral_large4_text: queries are multiplied by trained numbers of their head, one of them times
   /// log(1 + position) (softmax_scaling); the rotary frequencies are, by e to the power of trained numbers
   /// (model.rotary_emb.alpha); and in layers that don't rotate a head's key is of latents alone, as many
@@ -52,6 +52,12 @@ struct IndexerSettings {
   int64_t block = 0;
   int64_t local_blocks = 0;       // of them, how many of the last ones every row sees
   std::vector<bool> layers = {};  // of each layer: whether it has an indexer; the others see all rows
+  /// glm5_next_text (index_kpool): it picks groups of as many neighbouring rows, each made one key by a
+  /// softmax of gates, and topk counts these; a row sees its own group's rows up to itself besides. 0: it
+  /// picks rows.
+  int64_t group = 0;
+
+  int64_t rows_of_pick() const { return group > 0 ? group : 1; }
 
   bool operator==(const IndexerSettings&) const = default;
 };
@@ -73,15 +79,17 @@ struct CompressedSettings {
   bool operator==(const CompressedSettings&) const = default;
 };
 
-/// Hyper-connections (hy_v4, deepseek_v4): a token has several residual streams, which gates of the token
-/// itself add up for what attention or MLP reads, and share out what it gives.
+/// Hyper-connections (hy_v4, deepseek_v4, glm5_next_text): a token has several residual streams, which gates
+/// of the token itself add up for what attention or MLP reads, and share out what it gives.
 struct HyperSettings {
   int64_t streams = 0;     // hc_mult; 0: the model has one residual stream, and no gates
   double magnitude = 2.0;  // hc_magnitude: the gates of what is given are as large at most
   double eps = 1e-6;       // hc_eps: what gates are more than 0
-  /// deepseek_v4 (hc_sinkhorn_iters): streams are mixed before they take their share of what is given, by a
-  /// matrix that is divided as often by the sums of its columns, and its rows; 0: they are not mixed.
+  /// deepseek_v4, glm5_next_text (hc_sinkhorn_iters): streams are mixed before they take their share of what
+  /// is given, by a matrix that is divided as often by the sums of its columns, and its rows; 0: they are not
+  /// mixed.
   int64_t sinkhorn_iters = 0;
+  bool head_reads_mean = false;  // glm5_next_text: the final norm reads the streams' mean, without gates
 
   bool operator==(const HyperSettings&) const = default;
 };

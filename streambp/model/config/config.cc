@@ -196,7 +196,7 @@ PickKind Config::pick_kind() const {
     if (is_compressed() && has_indexer(layer))
       return {.topk = indexer.topk, .rate = compressed.rate_of(layer)};
   }
-  return {.topk = indexer.topk};
+  return {.topk = indexer.topk, .rate = indexer.rows_of_pick()};
 }
 
 double Config::mlp_limit(int64_t layer, bool of_expert) const {
@@ -248,7 +248,9 @@ Config parse_config(std::string_view text, const std::string& where) {
                                     ? &inner->at("model_type")
                                     : nullptr;
   const Family* const row = find_text_family(text_of(type), text_of(text_type));
-  if (row == nullptr) return parse_settings(file);
+  const bool is_flat =
+      row != nullptr && inner == nullptr && row->alias != nullptr && text_of(type) == row->alias;
+  if (row == nullptr || is_flat) return parse_settings(file);
   const json part = text_part(file, *row);
   return parse_settings(ConfigReader(part, where, "text_config."));
 }

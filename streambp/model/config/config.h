@@ -83,9 +83,7 @@ struct MixtureSettings {
   /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
   /// each; each expert's weight is multiplied by a trained number.
   bool next_to_mlp = false;
-  /// hy_v4: all experts of a layer are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] for
-  /// each.
-  bool stacked = false;
+  bool stacked = false;  // hy_v4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
   /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether
   /// a token's experts are those of a table (mlp.gate.tid2eid), weighted by their scores. Empty: in none.
   bool sqrt_softplus_scores = false;
@@ -100,9 +98,8 @@ struct MixtureSettings {
 };
 
 /// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5, Kimi Linear),
-/// or the state
-/// space in its place (Mamba-2), whose groups of B and C are key heads, or a convolution between two gates
-/// alone (LFM2), which is as one value head without keys.
+/// or the state space in its place (Mamba-2), whose groups of B and C are key heads, or a convolution between
+/// two gates alone (LFM2), which is as one value head without keys.
 struct DeltaRuleSettings {
   int64_t key_heads = 0;     // linear_num_key_heads
   int64_t value_heads = 0;   // linear_num_value_heads
@@ -113,6 +110,8 @@ struct DeltaRuleSettings {
   bool state_space = false;
   bool convolution_alone = false;
   bool channel_gates = false;  // kimi_linear: a decay for each entry of a key, and maps and norm of its own
+  bool rates_in_row = false;   // glm5_next_text: their A_log is [heads], not [1, 1, heads, 1]
+  double decay_bound = 0.0;    // glm5_next_text (linear_lower_bound): of logarithms of decays; 0: none
   /// falcon_h1: the layers attend as well, to the same norm of their input, and what both give is added.
   bool beside_attention = false;
   // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
@@ -210,11 +209,11 @@ struct Config {
   double attn_logit_softcapping = 0.0;   // gemma2: scores s become cap tanh(s / cap); 0: they don't
   double final_logit_softcapping = 0.0;  // gemma2: the same of the logits
   Activation hidden_act = Activation::kSilu;
-  double swiglu_alpha = 0.0;        // gpt_oss: experts have a clamped gate instead; 0: hidden_act
-  bool clamps_all_mlps = false;     // minimax_m3_vl_text: and every other MLP has it too
-  double swiglu_limit = 0.0;        // what gate and up are clamped to in it; hy_v4, with alpha 0: before
-                                    // hidden_act, in the routed experts alone; 0: they aren't
-  bool limits_all_experts = false;  // deepseek_v4: swiglu_limit is the shared expert's too
+  double swiglu_alpha = 0.0;     // gpt_oss: experts have a clamped gate instead; 0: hidden_act
+  bool clamps_all_mlps = false;  // minimax_m3_vl_text: and every other MLP has it too
+  double swiglu_limit = 0.0;     // what gate and up are clamped to in it; hy_v4, with alpha 0: before
+                                 // hidden_act, in the routed experts alone; 0: they aren't
+  bool limits_all_mlps = false;  // deepseek_v4, glm5_next_text: swiglu_limit is all MLPs'
   /// step3p5, of each layer: what act(gate) is at most and up is clamped to, in experts and in other MLPs; 0:
   /// neither is. Empty: in no layer.
   std::vector<double> expert_limits, mlp_limits;
@@ -359,6 +358,8 @@ struct Config {
   /// Whether the outputs of attention and MLP are normed before they are added to the residual stream.
   bool norms_outputs() const { return sandwich_norms || norm_after; }
   bool has_streams() const { return hyper.streams > 0; }
+  /// Whether what the final norm reads is a sum of streams by gates.
+  bool has_head_gates() const { return has_streams() && !hyper.head_reads_mean; }
   /// Numbers of a token between two layers: those of its residual streams, side by side.
   int64_t residual_width() const { return has_streams() ? hyper.streams * hidden_size : hidden_size; }
   /// Whether the backward pass reads what attention and MLP give: a norm's, or that of their shares in

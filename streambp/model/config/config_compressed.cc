@@ -133,12 +133,6 @@ void parse_compressed(const ConfigReader& settings, Config& config) {
   if (!good)
     settings.refuse(kLayerKinds, fmt::format("{}, {} or {} for each of the {} layers", kSlidingLayer,
                                              kSparseLayer, kHeavyLayer, layers));
-  HyperSettings& hyper = config.hyper;
-  constexpr int64_t kMostStreams = 64, kMostIterations = 1024;
-  hyper.streams = settings.size("hc_mult", kMostStreams, 4);
-  hyper.sinkhorn_iters = settings.size("hc_sinkhorn_iters", kMostIterations, 20);
-  hyper.eps = settings.positive("hc_eps", 1e-6);
-  settings.only("hc_magnitude", nullptr);
   IndexerSettings indexer;
   indexer.topk = settings.size("index_topk", kMaxPositions, 512);
   indexer.heads = settings.size("index_n_heads", kMaxHeads, 64);

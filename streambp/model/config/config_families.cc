@@ -26,6 +26,9 @@ constexpr const char* kGemma3Text = R"({"vocab_size": 262208, "hidden_size": 230
   "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4})";
 constexpr const char* kGemma4Text = R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
   "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4})";
+constexpr const char* kGlm5NextText =
+    R"({"vocab_size": 154880, "hidden_size": 4096, "intermediate_size": 12288,
+  "num_hidden_layers": 45, "num_attention_heads": 64, "num_key_value_heads": 64})";
 constexpr const char* kMistralLarge4Text = R"({"vocab_size": 204800, "hidden_size": 6144,
   "intermediate_size": 24576, "num_hidden_layers": 72, "num_attention_heads": 64, "num_key_value_heads": 64})";
 constexpr const char* kMinistral3Text =
@@ -117,6 +120,11 @@ constexpr auto kFamilies = std::to_array<Family>({
   {.name = "glm4_moe", .positions = 131072, .rms_norm_eps = 1e-5, .bias = {.output_key = nullptr},
    .qk_norm = QkNorm::kByKey, .windows = {.layers = WindowLayers::kAll}, .rope = {.partial = 0.5},
    .experts = {.router = Router::kGrouped, .normalised = true, .normalised_null = true, .experts = 128, .width = 1408}},
+  {.name = "glm5_next_text", .alias = "glm5_next", .whole = {.model_type = "glm5_next", .sizes = kGlm5NextText},
+   .positions = 1048576, .rms_norm_eps = 1e-5, .pad_token_id = 154820, .latent = true, .indexers = Indexers::kOfGroups,
+   .index_heads = 32, .recurrent = true, .glm5_next = true, .modules = {.recurrence = "self_attn"}, .no_rope = NoRope::kAll,
+   .experts = {.router = Router::kGrouped, .normalised = true, .parameters_in_peft = true, .experts = 288, .width = 2048, .dense_layers = 3,
+               .scale = 2.5, .by_layer_types = true}},
   {.name = "glm_moe_dsa", .positions = 202752, .rms_norm_eps = 1e-5, .latent = true, .indexers = Indexers::kByType,
    .index_heads = 32,
    .experts = {.router = Router::kGrouped, .normalised = true, .experts = 256, .width = 2048, .dense_layers = 3,

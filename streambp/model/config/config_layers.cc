@@ -98,7 +98,7 @@ void parse_attention(const ConfigReader& settings, const Family& family, Config&
     parse_compressed(settings, config);
   } else if (family.indexers == Indexers::kOfKeyBlocks) {
     parse_key_blocks(settings, config);
-  } else if (family.indexers != Indexers::kNone) {
+  } else if (family.indexers != Indexers::kNone && !family.glm5_next) {
     parse_indexer(settings, family, config);
   }
   config.attn_logit_softcapping = softcap(settings, "attn_logit_softcapping", family.attn_softcapping);
@@ -148,9 +148,22 @@ void parse_multipliers(const ConfigReader& settings, const Family& family, Confi
     settings.only(key, nullptr);
 }
 
-// Hunyuan 4's streams, and the gate of what attention gives.
+// DeepSeek V4's and GLM-5.3's streams.
+void parse_mixed_streams(const ConfigReader& settings, HyperSettings& hyper) {
+  constexpr int64_t kMostStreams = 64, kMostIterations = 1024;
+  hyper.streams = settings.size("hc_mult", kMostStreams, 4);
+  hyper.sinkhorn_iters = settings.size("hc_sinkhorn_iters", kMostIterations, 20);
+  hyper.eps = settings.positive("hc_eps", 1e-6);
+  settings.only("hc_magnitude", nullptr);
+}
+
+// Hunyuan 4's streams, and the gate of what attention gives; or those that are mixed.
 void parse_hyper(const ConfigReader& settings, const Family& family, Config& config) {
-  if (family.compressed) return;  // parse_compressed
+  if (family.compressed || family.glm5_next) {
+    parse_mixed_streams(settings, config.hyper);
+    config.hyper.head_reads_mean = family.glm5_next;
+    return;
+  }
   if (!family.hyper) {
     for (const char* key : {"hc_mult", "hc_magnitude", "hc_eps"}) settings.only(key, nullptr);
     return;
@@ -169,9 +182,9 @@ void parse_clamps(const ConfigReader& settings, const Family& family, Config& co
     settings.only("swiglu_alpha", nullptr);
     return;
   }
-  if (family.compressed) {
+  if (family.compressed || family.glm5_next) {
     config.swiglu_limit = settings.positive("swiglu_limit", 10.0);
-    config.limits_all_experts = true;
+    config.limits_all_mlps = true;
     settings.only("swiglu_alpha", nullptr);
     return;
   }
@@ -247,6 +260,7 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
   parse_no_rope(settings, family, config);
   if (family.recurrent) {
     parse_recurrent(settings, family, config);
+    if (family.glm5_next) parse_group_indexer(settings, family, config);
   } else {
     parse_windows(settings, family, config);
   }

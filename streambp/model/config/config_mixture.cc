@@ -98,7 +98,7 @@ void parse_groups(const ConfigReader& settings, const FamilyExperts& family, Mix
                                                        mixture.topk_group * of_group));
 }
 
-// DeepSeek V3, GLM-4.5, Kimi Linear and Mistral Large 4.
+// DeepSeek V3, GLM-4.5 and 5.3, Kimi Linear and Mistral Large 4.
 void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class, int64_t layers,
                            MixtureSettings& mixture) {
   const FamilyExperts& family = of_class.experts;
@@ -130,9 +130,13 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
   settings.only("scoring_func", family.softmax_scores ? "softmax" : "sigmoid");
   settings.only("topk_method", "noaux_tc");
   settings.only("moe_layer_freq", 1);
-  // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
   settings.only("output_router_logits", false);
-  settings.only("router_aux_loss_coef", 0);
+  if (of_class.glm5_next) {
+    parse_router_loss(settings, mixture);  // which TRL may add to a loss
+  } else {
+    // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
+    settings.only("router_aux_loss_coef", 0);
+  }
   mixture.kimi_names = of_class.kimi;
   mixture.stacked = family.stacked;
   if (family.by_layer_types && settings.find(kMlpTypes) != nullptr) {
@@ -140,7 +144,8 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
     return;
   }
   constexpr const char* kDense = "first_k_dense_replace";
-  if (family.stacked) settings.only(kDense, family.dense_layers);  // which Hunyuan 4's class does not read
+  // Which Hunyuan 4's and GLM-5.3's classes do not read.
+  if (family.stacked || of_class.glm5_next) settings.only(kDense, family.dense_layers);
   const int64_t dense = settings.size_from_zero(kDense, kMaxLayers, family.dense_layers);
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
 }

@@ -194,6 +194,8 @@ void parse_latent(const ConfigReader& settings, Config& config);
 void parse_latent_sources(const ConfigReader& settings, Config& config);
 /// The indexers of latent attention, once that is there.
 void parse_indexer(const ConfigReader& settings, const Family& family, Config& config);
+/// Those that pick groups of rows (GLM-5.3), once it is there which layers attend.
+void parse_group_indexer(const ConfigReader& settings, const Family& family, Config& config);
 void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config);
 void parse_mixture(const ConfigReader& settings, const Family& family, Config& config);
 void parse_router_loss(const ConfigReader& settings, MixtureSettings& mixture);

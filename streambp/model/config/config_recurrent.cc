@@ -106,29 +106,47 @@ std::optional<std::vector<bool>> listed_kimi_layers(const ConfigReader& settings
   return std::vector<bool>(types.begin(), types.end());
 }
 
-// Kimi Linear's: layer_types, or that list, or all but every fourth after the first.
-std::vector<bool> kimi_layers(const ConfigReader& settings, int64_t count) {
+// Kimi Linear's: layer_types, or that list, or all but every fourth after the first. GLM-5.3's class does not
+// read the list, and attends in each fourth layer.
+std::vector<bool> kimi_layers(const ConfigReader& settings, bool glm5_next, int64_t count) {
   constexpr const char* kTypes = "layer_types";
   const auto listed = listed_kimi_layers(settings, count);
   const json* const types = settings.find(kTypes);
   std::vector<bool> recurrent;
-  if (types == nullptr && listed) return *listed;
+  if (types == nullptr && listed && !glm5_next) return *listed;
   for (int64_t layer = 0; types == nullptr && layer < count; ++layer)
-    recurrent.push_back(layer == 0 || layer % 4 != 0);
-  if (types == nullptr) return recurrent;
-  bool good = types->is_array() && types->size() == static_cast<std::size_t>(count);
-  for (std::size_t i = 0; good && i < types->size(); ++i) {
-    recurrent.push_back((*types)[i] == "linear_attention");
-    good = recurrent.back() || (*types)[i] == "full_attention";
+    recurrent.push_back(glm5_next ? layer % 4 != 3 : layer == 0 || layer % 4 != 0);
+  bool good = types == nullptr || (types->is_array() && types->size() == static_cast<std::size_t>(count));
+  for (std::size_t i = 0; good && types != nullptr && i < types->size(); ++i) {
+    const json& type = (*types)[i];
+    recurrent.push_back(type == "linear_attention");
+    good = recurrent.back() || type == "full_attention" || (glm5_next && type == "indexed_attention");
   }
   if (!good)
-    settings.refuse(kTypes,
-                    fmt::format("full_attention or linear_attention for each of the {} layers", count));
+    settings.refuse(kTypes, fmt::format("{} or linear_attention for each of the {} layers",
+                                        glm5_next ? "indexed_attention" : "full_attention", count));
   if (listed && *listed != recurrent) settings.refuse(kTypes, fmt::format("the layers of {}", kKimiObject));
   return recurrent;
 }
 
-void parse_kimi(const ConfigReader& settings, Config& config) {
+// GLM-5.3's: what logarithms of decays are above; 0: they have no bound.
+double decay_bound(const ConfigReader& settings, const ConfigReader& inner) {
+  constexpr const char *kOutside = "linear_lower_bound", *kWithin = "gate_lower_bound";
+  constexpr double kOfClass = -5.0;
+  std::optional<double> bound = settings.has(kOutside) ? settings.number(kOutside) : kOfClass;
+  if (inner.has(kWithin)) {
+    if (settings.has(kOutside) && bound != inner.number(kWithin))
+      settings.refuse(kOutside, fmt::format("the same as {}.{}", kKimiObject, kWithin));
+    bound = inner.number(kWithin);
+  }
+  const bool is_safe =
+      !inner.has("safe_gate") || (inner.find("safe_gate") != nullptr && inner.flag("safe_gate", true));
+  if (!bound && settings.find(kKimiObject) != nullptr && is_safe) bound = kOfClass;
+  if (bound && !(*bound < 0.0)) settings.refuse(kOutside, "a number below 0, or null");
+  return bound.value_or(0.0);
+}
+
+void parse_kimi(const ConfigReader& settings, bool glm5_next, Config& config) {
   constexpr int64_t kMaxKernel = 64;
   static const json kNone = json::object();
   const bool has_object = settings.find(kKimiObject) != nullptr;
@@ -141,12 +159,17 @@ void parse_kimi(const ConfigReader& settings, Config& config) {
   };
   DeltaRuleSettings& rule = config.delta_rule;
   rule.channel_gates = true;
-  rule.key_heads = rule.value_heads = size("linear_num_heads", "num_heads", kMaxHeads, 32);
+  rule.key_heads = rule.value_heads = size("linear_num_heads", "num_heads", kMaxHeads, glm5_next ? 64 : 32);
   rule.key_head_dim = rule.value_head_dim = size("linear_head_dim", "head_dim", kMaxHeadDim, 128);
   rule.conv_kernel = size("linear_conv_kernel_dim", "short_conv_kernel_size", kMaxKernel, 4);
+  for (const char* key : {"rope_scaling", "sliding_window"}) settings.only(key, nullptr);
+  if (glm5_next) {
+    rule.rates_in_row = true;
+    rule.decay_bound = decay_bound(settings, inner);
+    return;
+  }
   settings.only("mla_use_nope", true);
   settings.only("moe_router_activation_func", "sigmoid");
-  for (const char* key : {"rope_scaling", "sliding_window"}) settings.only(key, nullptr);
 }
 
 void parse_convolutions(const ConfigReader& settings, Config& config) {
@@ -298,15 +321,15 @@ std::string layer_parts(const ConfigReader& settings) {
 void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config) {
   if (family.one_part_layers) {
     parse_parts(settings, config);
-  } else if (family.kimi) {
-    config.linear_attention = kimi_layers(settings, config.num_hidden_layers);
+  } else if (family.kimi || family.glm5_next) {
+    config.linear_attention = kimi_layers(settings, family.glm5_next, config.num_hidden_layers);
   } else if (!family.shared_blocks && (!family.state_space || !family.state_space->beside_attention)) {
     config.linear_attention = family.convolutions
                                   ? convolution_layers(settings, config.num_hidden_layers)
                                   : recurrent_layers(settings, family, config.num_hidden_layers);
   }
   config.windows.assign(static_cast<std::size_t>(config.num_hidden_layers), 0);
-  if (family.kimi) return parse_kimi(settings, config);
+  if (family.kimi || family.glm5_next) return parse_kimi(settings, family.glm5_next, config);
   if (family.convolutions) {
     settings.only("sliding_window", nullptr);
     return parse_convolutions(settings, config);

@@ -125,6 +125,7 @@ enum class Indexers {
   kByType,       // indexer_types: the others see what a layer below has picked
   kOfBlocks,     // in layers whose blocks of rows overlap, which it picks among (DeepSeek V4)
   kOfKeyBlocks,  // in layers that layer_types names: it picks blocks of keys (MiniMax M3)
+  kOfGroups,     // by type, in layers that attend, to groups of rows (GLM-5.3)
 };
 
 struct FamilyExperts {
@@ -230,6 +231,7 @@ struct Family {
   bool recurrent = false;         // some layers have the gated delta rule
   bool fused_recurrence = false;  // in_proj_qkvz and in_proj_ba
   bool kimi = false;              // Kimi Linear's rule with a gate for each channel, and its keys
+  bool glm5_next = false;         // the same with a bound, and GLM-5.3's indexers, streams and clamps
   bool convolutions = false;      // instead of the delta rule, and LFM2's keys of sizes
   std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
   const char* mlp_width = "intermediate_size";

@@ -46,7 +46,7 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
   }
   list.norm("model.norm", hidden);
   if (config.latent.trained_positions) list.per_head(kTrainedFrequencies, config.latent.qk_rope_head_dim / 2);
-  if (config.has_streams()) list.stream_gates("model.hc_head.", 1, "hc_");
+  if (config.has_head_gates()) list.stream_gates("model.hc_head.", 1, "hc_");
   if (config.value_model) {
     list.matrix("score", 1, hidden, ParameterRole::kHead);
   } else if (!config.tie_word_embeddings) {

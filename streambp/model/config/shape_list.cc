@@ -46,6 +46,10 @@ void ShapeList::indexer(const std::string& in) {
   add("k_norm.weight", {indexer.head_dim});
   add("k_norm.bias", {indexer.head_dim});
   add("weights_proj.weight", {indexer.heads, config_.hidden_size});
+  if (indexer.group > 0) {
+    add("index_kpool_compress_ape", {indexer.group, indexer.head_dim});
+    add("index_kpool_compress_gate", {indexer.head_dim, config_.hidden_size});
+  }
   if (!indexer.reads_hidden) return;
   add("q_input_norm.weight", {config_.hidden_size});
   add("q_input_norm.bias", {config_.hidden_size});
@@ -89,7 +93,7 @@ void ShapeList::latent_attention(const std::string& at, int64_t layer) {
     per_head(in + "softmax_scaling.scale", heads);
     per_head(in + "softmax_scaling.bias", heads);
   }
-  if (config_.has_indexers() && config_.picker_of(layer) == layer) indexer(in + "indexer.");
+  if (config_.has_indexer(layer)) indexer(in + "indexer.");
 }
 
 void ShapeList::compressor(const std::string& in, int64_t layer, int64_t size, ParameterRole map,

@@ -73,12 +73,14 @@ class ShapeList {
     linear(in + "out_proj", hidden, rule.values());
   }
 
-  // Kimi Linear's.
+  // Kimi Linear's and GLM-5.3's.
   void channel_rule(const std::string& in) {
     const DeltaRuleSettings& rule = config_.delta_rule;
     const int64_t hidden = config_.hidden_size, keys = rule.keys(), values = rule.values();
     const std::string gate = in + "forget_gate.";
-    shapes_.push_back({gate + "A_log", {1, 1, rule.value_heads, 1}, ParameterRole::kPerHead});
+    const std::vector<int64_t> rates =
+        rule.rates_in_row ? std::vector{rule.value_heads} : std::vector<int64_t>{1, 1, rule.value_heads, 1};
+    shapes_.push_back({gate + "A_log", rates, ParameterRole::kPerHead});
     per_head(gate + "dt_bias", keys);
     const auto convolution = [&](const char* name, int64_t channels) {
       shapes_.push_back({in + name, {channels, 1, rule.conv_kernel}, ParameterRole::kConvolution});

@@ -32,6 +32,15 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kKimiExpe
     {{".w1.", ".gate_proj."}, {".w3.", ".up_proj."}, {".w2.", ".down_proj."}}};
 constexpr std::string_view kMlpExperts = ".mlp.experts.";
 
+// What GLM-5.3's files call what transformers holds in modules of its own.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kGlm5NextModules = {
+    {{".self_attn.f_a_proj.", ".self_attn.forget_gate.f_a_proj."},
+     {".self_attn.f_b_proj.", ".self_attn.forget_gate.f_b_proj."},
+     {".self_attn.dt_bias", ".self_attn.forget_gate.dt_bias"},
+     {".self_attn.A_log", ".self_attn.forget_gate.A_log"},
+     {".hc_attn_", ".attn_hc."},
+     {".hc_ffn_", ".ffn_hc."}}};
+
 // What Hunyuan 4's files call what transformers holds in modules of its own. It writes an MLP's gate as
 // linear_gate too, and reads both.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kHunyuanModules = {
@@ -219,6 +228,10 @@ std::string stored_name(const Config& config, const std::string& parameter) {
     name = with_replaced(std::move(name), ours, stored);
   if (config.is_compressed()) return deepseek_v4_stored(std::move(name));
   if (config.latent.trained_positions) return mistral_large4_stored(std::move(name));
+  if (family_of(config).glm5_next) {
+    for (const auto& [stored, ours] : kGlm5NextModules) name = with_replaced(std::move(name), ours, stored);
+    return name;
+  }
   if (config.has_streams()) {
     for (const auto& [stored, ours] : kHunyuanModules) name = with_replaced(std::move(name), ours, stored);
     return name;
@@ -251,6 +264,10 @@ std::string parameter_name(const Config& config, const std::string& stored) {
   }
   if (config.gates_heads) {
     for (const auto& [theirs, ours] : kStepModules) name = with_replaced(std::move(name), theirs, ours);
+  }
+  if (family_of(config).glm5_next) {
+    for (const auto& [theirs, ours] : kGlm5NextModules) name = with_replaced(std::move(name), theirs, ours);
+    return name;
   }
   if (config.has_streams()) {
     for (const auto& [theirs, ours] : kHunyuanModules) name = with_replaced(std::move(name), theirs, ours);

@@ -102,7 +102,7 @@ struct Gates {
 Gates gates(const DeltaRule& rule, const Projected& projected) {
   const DeltaRuleSettings& settings = rule.settings;
   if (!settings.state_space)
-    return {log_decay(projected.a, *rule.a_log, *rule.dt_bias), projected.b.sigmoid()};
+    return {log_decay(projected.a, *rule.a_log, *rule.dt_bias, settings.decay_bound), projected.b.sigmoid()};
   const at::Tensor step =
       time_step(projected.a, *rule.dt_bias, settings.time_step_low, settings.time_step_high);
   return {decay_of_step(step, *rule.a_log), step};

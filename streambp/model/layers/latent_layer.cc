@@ -75,6 +75,15 @@ at::Tensor index_queries(const LatentAttention& layer, const at::Tensor& x, cons
   return rotate_index(layer, heads, positions.rope);
 }
 
+/// What an indexer holds of rows x [n, D]: their keys, rotated, and with groups their gates beside them.
+at::Tensor index_rows(const LatentAttention& layer, const at::Tensor& x, const LatentPositions& positions) {
+  const Indexer& indexer = layer.indexer;
+  const at::Tensor normed = layer_norm(*indexer.norm_weight, *indexer.norm_bias, layer.indexing.norm_eps,
+                                       linear_forward(*indexer.wk, x));
+  const at::Tensor keys = rotate_index(layer, normed.unsqueeze(1), positions.rope).squeeze(1);
+  return indexer.picks_groups() ? at::cat({keys, at::mm(x, indexer.group_gate->value.t())}, /*dim=*/1) : keys;
+}
+
 /// Runs the layer's indexer over rows x [n, D] with the queries' latents [n, q_lora_rank].
 void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Tensor& latents,
                  const LatentPositions& positions, const std::vector<int64_t>& offsets,
@@ -82,17 +91,15 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
   const IndexerSettings& settings = layer.indexing;
   const Indexer& indexer = layer.indexer;
   RowPicks& picks = *picking.picks;
-  const int64_t n = x.size(0), size = settings.head_dim, topk = settings.topk;
-  const at::Tensor normed =
-      layer_norm(*indexer.norm_weight, *indexer.norm_bias, settings.norm_eps, linear_forward(*indexer.wk, x));
-  const at::Tensor own = rotate_index(layer, normed.unsqueeze(1), positions.rope).squeeze(1);
-  const at::Tensor keys = picks.add_keys(picking.layer, picking.sequence_begin, picking.begin, own);
+  const int64_t n = x.size(0), size = settings.head_dim, topk = settings.topk, rate = settings.rows_of_pick();
+  const int64_t many = rate * (topk + 1) - 1;  // the first row of a sequence that may see more
+  const at::Tensor held =
+      picks.add_keys(picking.layer, picking.sequence_begin, picking.begin, index_rows(layer, x, positions));
   const int64_t prefix = picking.begin - picking.sequence_begin;
   at::Tensor queries, weights;  // of the rows, where any of them picks
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t end = offsets[s + 1], first = s == 0 ? prefix : 0;
-    const int64_t more = offsets[s] + std::max<int64_t>(topk - first, 0);  // the first row that sees more
-    const int64_t begin = first_picking(picking, more, end);
+    const int64_t begin = first_picking(picking, offsets[s] + std::max<int64_t>(many - first, 0), end);
     if (begin >= end) continue;
     if (!queries.defined()) {
       queries = index_queries(layer, x, latents, positions);
@@ -100,9 +107,11 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
                     .mul_(1.0 / std::sqrt(static_cast<double>(size) * static_cast<double>(settings.heads)));
     }
     const int64_t key = s == 0 ? 0 : prefix + offsets[s], rows = end - begin;
+    at::Tensor keys = held.narrow(0, key, first + end - offsets[s]);
+    if (indexer.picks_groups()) keys = pooled_blocks_forward(keys, indexer.pooling);
     picks.keep(picking.layer, picking.begin + begin,
-               pick_rows(queries.narrow(0, begin, rows), weights.narrow(0, begin, rows),
-                         keys.narrow(0, key, first + end - offsets[s]), topk, first + begin - offsets[s]));
+               pick_rows(queries.narrow(0, begin, rows), weights.narrow(0, begin, rows), keys, topk,
+                         first + begin - offsets[s], rate));
   }
   picks.finish(picking.layer, picking.begin + n);
 }
@@ -126,10 +135,13 @@ PickedRows picked_rows(const LatentAttention& layer, const at::Tensor& x, const 
   bool are_read = picking.picks->are_given();
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t earlier = s == 0 ? picking.begin - picking.sequence_begin : 0;
-    are_read = are_read || earlier + offsets[s + 1] - offsets[s] > layer.indexing.topk;
+    const int64_t length = earlier + offsets[s + 1] - offsets[s];
+    are_read = are_read || length / layer.indexing.rows_of_pick() > layer.indexing.topk;
   }
   if (!are_read) return {};
   PickedRows picked{picking.picks->find(picking.layer, picking.begin, n)};
+  picked.rate = layer.indexing.rows_of_pick();
+  picked.has_tail = picked.rate > 1;
   picked.of_all_rows = picking.picks->are_given();
   return picked;
 }

@@ -10,6 +10,7 @@
 #include "streambp/model/layers/picking_rows.h"
 #include "streambp/model/model_ops.h"
 #include "streambp/ops/attention/latent_attention.h"
+#include "streambp/ops/attention/pooled_blocks.h"
 #include "streambp/ops/attention/trained_positions.h"
 #include "streambp/ops/linear.h"
 #include "streambp/ops/rms_norm.h"
@@ -26,6 +27,12 @@ struct Indexer {
   // Of q_input_norm, the same of hidden states that queries are of; null: they are of the queries' latents.
   const Parameter *query_norm_weight = nullptr, *query_norm_bias = nullptr;
   QueryScales scales;
+  /// Where it picks groups: what the weights of a group's rows are of, [head_dim, D], and how they are
+  /// pooled.
+  const Parameter* group_gate = nullptr;
+  BlockPooling pooling;
+
+  bool picks_groups() const { return group_gate != nullptr; }
 };
 
 /// The maps, in the model's names below model.layers.N.self_attn.

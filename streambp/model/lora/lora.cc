@@ -24,9 +24,8 @@ struct Adaptable {
   bool is_parameter = false;  // only a target parameter: its module is no linear map
 };
 
-/// Whether the maps of experts are no modules to PEFT: transformers 5 holds them in two parameters. For other
-/// mixtures than Qwen2-MoE, GPT-OSS, Gemma 4, Granite and LFM2, PEFT 0.21.2 takes their old names for the
-/// parameters.
+/// Whether the maps of experts are no modules to PEFT: transformers 5 holds them in two parameters, for which
+/// PEFT 0.21.2 takes their old names in the mixtures that it converts.
 bool hides_experts(const Config& config) {
   const MixtureSettings& mixture = config.mixture;
   return (mixture.shared_expert_intermediate_size > 0 && !mixture.shared_expert_ungated) ||
@@ -136,7 +135,8 @@ std::vector<std::string> all_linear_names(const Config& config) {
   const std::vector<std::string> more = gemma4_names(config);
   names.insert(names.end(), more.begin(), more.end());
   if (config.linear_attention.empty()) return names;
-  if (config.delta_rule.channel_gates) {  // whose q_proj and o_proj are there
+  if (config.delta_rule.channel_gates) {  // whose o_proj is there
+    if (config.latent.q_lora_rank > 0) names.emplace_back("q_proj");
     names.insert(names.end(), {"k_proj", "v_proj", "f_a_proj", "f_b_proj", "b_proj", "g_a_proj", "g_b_proj"});
     return names;
   }

@@ -47,7 +47,9 @@ at::Tensor hidden_keys(const Tile& tile, const PickedRows& picked) {
   const at::Tensor& picks = picked.picks;
   const auto options = picks.options();
   const int64_t groups = picked.groups, topk = picked.of_all_rows ? 0 : picks.size(1) / groups;
-  const int64_t dense = std::clamp<int64_t>(topk * picked.rate - tile.position, 0, tile.rows);
+  // The first row of a sequence that may see more.
+  const int64_t many = picked.rate * topk + (picked.has_tail ? picked.rate - 1 : 0);
+  const int64_t dense = std::clamp<int64_t>(many - tile.position, 0, tile.rows);
   at::Tensor hidden = at::ones({groups, tile.rows, tile.keys()}, options.dtype(at::kBool));
   const auto later = [&](int64_t first, int64_t rows) {
     const int64_t position = tile.position + first;
@@ -67,7 +69,16 @@ at::Tensor hidden_keys(const Tile& tile, const PickedRows& picked) {
       at::ones({groups, rest, blocks}, hidden.options()).scatter_(2, of_groups, false);
   const at::Tensor of_keys =
       of_blocks.unsqueeze(3).expand({groups, rest, blocks, picked.rate}).reshape({groups, rest, -1});
-  hidden.narrow(1, dense, rest).copy_(of_keys.narrow(2, 0, tile.keys()) | later(dense, rest));
+  const at::Tensor sees_not = hidden.narrow(1, dense, rest).copy_(of_keys.narrow(2, 0, tile.keys()));
+  if (!picked.has_tail) {
+    sees_not.bitwise_or_(later(dense, rest));
+    return hidden;
+  }
+  const auto numbers = options.dtype(at::kLong);
+  const at::Tensor keys = at::arange(tile.keys(), numbers);
+  const at::Tensor ends = at::arange(tile.position + dense + 1, tile.keys() + 1, numbers).unsqueeze(1);
+  sees_not.bitwise_and_(
+      at::lt(keys, ends.div(picked.rate, "floor").mul_(picked.rate)).bitwise_or_(at::ge(keys, ends)));
   return hidden;
 }
 

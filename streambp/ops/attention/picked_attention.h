@@ -13,12 +13,15 @@ namespace streambp {
 /// Picks [n, groups topk] int32 of n rows as RowPicks has them: numbers of rows, or of blocks of `rate` rows,
 /// within each row's sequence, to be read where a row sees more than topk, or `of_all_rows`. Each group of
 /// neighbouring query heads has topk of its own. Undefined: each row sees all rows up to itself.
+/// With a tail the blocks are whole ones, and a row sees of the block that has not ended with it the rows up
+/// to itself besides; picks are read where it sees more than topk whole blocks.
 struct PickedRows {
   at::Tensor picks;
   /// The most that a tile's scores may take, but for one row's.
   int64_t tile_bytes = int64_t{64} << 20;
   bool of_all_rows = false;
   int64_t groups = 1;
+  bool has_tail = false;
   int64_t rate = 1;
 };
 

@@ -29,9 +29,40 @@ void multiply_by_rate(at::Tensor& x, const Parameter& log_rate) {
   by_heads(x, log_rate).mul_(rate(log_rate, x.scalar_type()).view({-1, 1}));
 }
 
+/// The sum of dy [n, columns] over rows and the columns of each head, added to the rates' gradient.
+void accumulate_rates(Parameter& log_rate, const at::Tensor& dy) {
+  std::vector<int64_t> sizes = log_rate.value.sizes().vec();
+  sizes.insert(sizes.begin(), dy.size(0));
+  accumulate_sum(log_rate, by_heads(dy, log_rate).sum(2).view(sizes));
+}
+
+at::Tensor bounded_log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias, double bound) {
+  const auto logits = [kept = a.detach(), &log_rate, &bias] {
+    at::Tensor z = shifted(kept, bias);
+    multiply_by_rate(z, log_rate);
+    return z;
+  };
+  at::Tensor value;
+  {
+    const at::NoGradGuard no_grad;
+    value = logits().sigmoid_().mul_(bound);
+  }
+  return differentiable(
+      {a}, std::move(value), "bounded_log_decay",
+      [logits, bound, dtype = a.scalar_type(), &log_rate, &bias](std::vector<at::Tensor>&& dy) {
+        const at::Tensor z = logits(), s = z.sigmoid();
+        at::Tensor dz = (s - s * s).mul_(dy[0]).mul_(bound);
+        accumulate_rates(log_rate, dz * z);
+        multiply_by_rate(dz, log_rate);
+        accumulate_sum(bias, dz);
+        return std::vector<at::Tensor>{dz.to(dtype)};
+      });
+}
+
 }  // namespace
 
-at::Tensor log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias) {
+at::Tensor log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias, double bound) {
+  if (bound != 0.0) return bounded_log_decay(a, log_rate, bias, bound);
   at::Tensor value;
   {
     const at::NoGradGuard no_grad;
@@ -42,9 +73,7 @@ at::Tensor log_decay(const at::Tensor& a, Parameter& log_rate, Parameter& bias) 
   return differentiable({a}, std::move(value), "log_decay",
                         [kept, kept_value, &log_rate, &bias](std::vector<at::Tensor>&& dy) {
                           const at::Tensor& d = dy[0];
-                          std::vector<int64_t> sizes = log_rate.value.sizes().vec();
-                          sizes.insert(sizes.begin(), d.size(0));
-                          accumulate_sum(log_rate, by_heads(d * kept_value, log_rate).sum(2).view(sizes));
+                          accumulate_rates(log_rate, d * kept_value);
                           at::Tensor dx = shifted(kept, bias).sigmoid_().mul_(d).neg_();
                           multiply_by_rate(dx, log_rate);
                           accumulate_sum(bias, dx);

@@ -50,12 +50,15 @@ void MapFlops::add(const Linear& map, double share) {
 
 void MapFlops::add(const StreamGates& gates) {
   if (!gates.are_there()) return;
-  double product = 2.0 * elements(gates.fn->value);
-  // A matrix [S, S] by S streams of D numbers is as many operations as one row of its map by S D.
-  if (gates.mix.are_mixed())
-    product += 2.0 * elements(gates.mix.fn->value) * (1.0 + 1.0 / static_cast<double>(gates.streams()));
-  forward += product;
-  backward += product * (gates.fn->trainable() ? 3.0 : 2.0);
+  double product = 2.0 * elements(gates.fn->value), mixing = 0.0;
+  if (gates.mix.are_mixed()) {
+    product += 2.0 * elements(gates.mix.fn->value);
+    // A matrix [S, S] by S streams of D numbers is as many operations as S rows of its map by S D.
+    mixing = 2.0 * elements(gates.mix.fn->value) / static_cast<double>(gates.streams());
+  }
+  forward += product + mixing;
+  // The backward pass makes the gates again, and mixes the gradient alone.
+  backward += product * (gates.fn->trainable() ? 3.0 : 2.0) + 2.0 * mixing;
   again += product;
 }
 

@@ -116,15 +116,17 @@ double indexer_flops(const DecoderLayer::Weights& weights, const std::vector<int
   if (weights.compressed.indexer.q_b_proj != nullptr) return block_indexer_flops(weights.compressed, lengths);
   const Indexer& indexer = weights.latent.indexer;
   const IndexerSettings& settings = weights.latent.indexing;
-  const bool picks =
-      std::any_of(lengths.begin(), lengths.end(), [&](int64_t length) { return length > settings.topk; });
+  const int64_t rate = settings.rows_of_pick();
+  const bool picks = std::any_of(lengths.begin(), lengths.end(),
+                                 [&](int64_t length) { return length / rate > settings.topk; });
   if (indexer.wk == nullptr || !picks) return 0.0;
   MapFlops maps;
   for (const Linear* map : {indexer.wq_b, indexer.wk, indexer.weights_proj}) maps.add(*map);
+  if (indexer.picks_groups()) maps.forward += 2.0 * static_cast<double>(indexer.group_gate->value.numel());
   double tokens = 0.0;
   for (const int64_t length : lengths) tokens += static_cast<double>(length);
   return tokens * maps.forward + 2.0 * static_cast<double>(settings.heads * (settings.head_dim + 1)) *
-                                     visible_pairs(lengths, /*window=*/0);
+                                     block_pairs(lengths, rate, /*most=*/0);
 }
 
 double model_flops(const Model& model, const std::vector<int64_t>& lengths) {

@@ -114,6 +114,20 @@ inline constexpr const char* kMistralLarge4Tiny = R"({"mlp_layer_types": ["dense
   "kv_source_layers": [0, 1, 0, 3], "indexer_types": ["full", "full", "full", "shared"], "final_logit_softcapping": 3.0,
   "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "attention_factor": 1.2,
   "mscale_all_dim": 0.9}})";
+// The class's own sizes (transformers 5.24), which it documents as zai-org/GLM-5.3-Flash's.
+inline constexpr const char* kGlm53Flash = R"({"n_routed_experts": 288, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5, "norm_topk_prob": true, "swiglu_limit": 10.0,
+  "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256, "index_topk": 2048,
+  "index_n_heads": 32, "index_head_dim": 128, "index_kpool": 16, "linear_head_dim": 128, "linear_num_heads": 64,
+  "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0, "hc_mult": 4, "hc_eps": 1e-6,
+  "hc_sinkhorn_iters": 20, "router_aux_loss_coef": 0.0})";
+inline constexpr const char* kGlm5NextTiny = R"({"layer_types": ["indexed_attention", "linear_attention", "indexed_attention", "indexed_attention"],
+  "mlp_layer_types": ["dense", "sparse", "sparse", "dense"], "indexer_types": ["full", "full", "full", "shared"], "n_routed_experts": 6,
+  "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_shared_experts": 1, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.3,
+  "swiglu_limit": 0.02, "q_lora_rank": 9, "kv_lora_rank": 11, "qk_nope_head_dim": 6, "qk_rope_head_dim": 0, "v_head_dim": 7,
+  "attention_bias": true, "index_topk": 6, "index_n_heads": 8, "index_head_dim": 6, "index_kpool": 3, "linear_head_dim": 5,
+  "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "linear_lower_bound": -0.8, "hc_mult": 3, "hc_eps": 1e-3, "hc_sinkhorn_iters": 4,
+  "router_aux_loss_coef": 0.0})";
 inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,

@@ -37,19 +37,19 @@ def last_norm(backbone):
 
 
 def has_streams(backbone):
-    """Whether a token has several residual streams between layers (Hunyuan 4), packed side by side [N, S D]."""
+    """Whether a token has several residual streams between layers (Hunyuan 4, DeepSeek V4, GLM-5.3), packed side by side [N, S D]."""
     return hasattr(backbone, "hc_head")
 
 
 def into_streams(backbone, hidden):
     """[N, S D] of packed embeddings [N, D], once for each stream."""
-    return hidden.repeat(1, backbone.hc_head.hc_mult) if has_streams(backbone) else hidden
+    return hidden.repeat(1, backbone.config.hc_mult) if has_streams(backbone) else hidden
 
 
 def final_rows(backbone, hidden):
     """What the head reads [N, D] of packed hidden states between layers."""
     if has_streams(backbone):
-        hidden = backbone.hc_head(hidden.unflatten(1, (backbone.hc_head.hc_mult, -1)).unsqueeze(0)).squeeze(0)
+        hidden = backbone.hc_head(hidden.unflatten(1, (backbone.config.hc_mult, -1)).unsqueeze(0)).squeeze(0)
     return last_norm(backbone)(hidden)
 
 

@@ -22,6 +22,7 @@ WHOLE = {
     "Step3p7ForConditionalGeneration": {"Step3p7TextModel": "Step3p7ForCausalLM"},
     "MistralLarge4ForConditionalGeneration": {"MistralLarge4TextModel": "MistralLarge4ForCausalLM"},
     "MiniMaxM3SparseForConditionalGeneration": {"MiniMaxM3VLTextModel": "MiniMaxM3VLForCausalLM"},
+    "Glm5NextForConditionalGeneration": {"Glm5NextTextModel": "Glm5NextForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"Qwen3_5TextModel": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM"},
 }

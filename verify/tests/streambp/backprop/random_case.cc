@@ -160,7 +160,7 @@ class RandomSizes {
     set("q_lora_rank", 3 + draw_.head_dim);
     set("kv_lora_rank", 2 + draw_.head_dim);
     set("qk_nope_head_dim", draw_.head_dim);
-    set("qk_rope_head_dim", 2 * draw_.groups);
+    if (config_.value("qk_rope_head_dim", 0) > 0) set("qk_rope_head_dim", 2 * draw_.groups);
     set("v_head_dim", 1 + draw_.head_dim);
     // One factor for every pair that is rotated.
     if (config_.contains("rope_scaling") && config_["rope_scaling"].contains("short_factor")) return;

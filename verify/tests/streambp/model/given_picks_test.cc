@@ -71,7 +71,9 @@ INSTANTIATE_TEST_SUITE_P(
                     GivenCase{"glm-moe-dsa-tiny", "dpo", "full", "right"},
                     GivenCase{"hy-v4-tiny", "sft", "full", "masked"}, GivenCase{"hy-v4-tiny"},
                     GivenCase{"deepseek-v4-tiny"}, GivenCase{"deepseek-v4-tiny", "sft", "full", "packed"},
-                    GivenCase{"deepseek-v4-tiny", "sft", "lora", "right"}));
+                    GivenCase{"deepseek-v4-tiny", "sft", "lora", "right"},
+                    GivenCase{"glm5-next-tiny", "sft", "full", "left"},
+                    GivenCase{"glm5-next-tiny", "sft", "full", "packed"}));
 
 TEST(GivenPicks, OfEarlyTokensAreAllThatTheySee) {
   EqualitySubject subject = make_subject({"deepseek-v32-tiny", "sft", {}, "full", "left", kGivenLength}, 7);
@@ -194,26 +196,28 @@ TEST(BlocksOfRows, RefusePositionsWithGaps) {
 }
 
 TEST(GivenPicks, OfBlocksEndWithTheTokenOrBeforeIt) {
-  const Config config = preset("deepseek-v4-tiny");
-  const int64_t rate = config.pick_kind().rate, layers = layers_with_indexers(config);
-  ASSERT_GT(rate, 1);
-  Batch batch = random_batch({2 * rate + 1}, config.vocab_size, 3);
-  const auto refusal = [&](int64_t token, int64_t block) {
-    batch.indexer_indices = at::full({batch.size(), layers, config.indexer.topk}, -1, at::kInt);
-    batch.indexer_indices[token][0][0] = block;
-    try {
-      picks_of(config, batch, at::kCPU);
-    } catch (const InputError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
-  EXPECT_EQ(refusal(rate - 1, 0), "");
-  EXPECT_EQ(refusal(2 * rate - 1, 1), "");
-  EXPECT_NE(refusal(2 * rate - 2, 1).find("sees block 1, which is ahead of it"), std::string::npos);
-  const std::string none = refusal(rate - 2, 0);
-  EXPECT_NE(none.find("sees block 0, which is ahead of it"), std::string::npos) << none;
-  EXPECT_NE(none.find("expected -1 in all"), std::string::npos) << none;
+  for (const char* name : {"deepseek-v4-tiny", "glm5-next-tiny"}) {
+    const Config config = preset(name);
+    const int64_t rate = config.pick_kind().rate, layers = layers_with_indexers(config);
+    ASSERT_GT(rate, 1);
+    Batch batch = random_batch({2 * rate + 1}, config.vocab_size, 3);
+    const auto refusal = [&](int64_t token, int64_t block) {
+      batch.indexer_indices = at::full({batch.size(), layers, config.indexer.topk}, -1, at::kInt);
+      batch.indexer_indices[token][0][0] = block;
+      try {
+        picks_of(config, batch, at::kCPU);
+      } catch (const InputError& error) {
+        return std::string(error.what());
+      }
+      return std::string();
+    };
+    EXPECT_EQ(refusal(rate - 1, 0), "");
+    EXPECT_EQ(refusal(2 * rate - 1, 1), "");
+    EXPECT_NE(refusal(2 * rate - 2, 1).find("sees block 1, which is ahead of it"), std::string::npos);
+    const std::string none = refusal(rate - 2, 0);
+    EXPECT_NE(none.find("sees block 0, which is ahead of it"), std::string::npos) << none;
+    EXPECT_NE(none.find("expected -1 in all"), std::string::npos) << none;
+  }
 }
 
 }  // namespace

@@ -62,6 +62,15 @@ if hasattr(transformers, "MiniMaxM3VLConfig"):  # since 5.24
     }, {"image_token_index": 60, "video_token_index": 59, "projector_hidden_size": 16})
 OTHER_CLASSES = {"MiniMaxM3VL": "MiniMaxM3Sparse"}  # whose names are not their config's
 RIGHT_ALONE = ("minimax_m3",)  # whose own code counts padding on the left, and other documents, into blocks of keys
+if hasattr(transformers, "Glm5NextConfig"):  # layer 2 sees the groups of rows that layer 1 has picked
+    MODELS["glm5_next"] = ("Glm5Next", {"hidden_size": 16, "intermediate_size": 24, "depth": 1, "num_heads": 2, "patch_size": 4, "image_size": 16, "out_hidden_size": 16,
+                                        "projection_intermediate_size": 24}, {
+        **TEXT, "num_key_value_heads": 2, "layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"],
+        "mlp_layer_types": ["dense", "sparse", "dense", "sparse"], "indexer_types": ["full", "full", "shared", "full"],
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nope_head_dim": 5, "v_head_dim": 4,
+        "index_topk": 6, "index_kpool": 3, "index_n_heads": 8, "index_head_dim": 10, "linear_num_heads": 2, "linear_head_dim": 6,
+        "hc_mult": 3, "hc_sinkhorn_iters": 4, "hc_eps": 1e-3, "swiglu_limit": 0.9,
+    }, {"image_token_id": 60, "video_token_id": 59, "image_start_token_id": 58, "image_end_token_id": 58, "video_start_token_id": 58, "video_end_token_id": 58})
 # Whose layers are given more than the layer below gives: by their own code alone.
 UNPATCHED = {"gemma4": "Gemma 4", "mistral_large4": "Mistral Large 4"}
 PATCHED = [name for name in MODELS if name not in UNPATCHED]
@@ -110,7 +119,7 @@ class WholeModels(Case):
                     self.compare(model, batch_of(58, (29, 11, 18), padding), f"{name}, {padding}")
             if name in RIGHT_ALONE:
                 self.assert_refused(lambda model=model: sb.backward(model, batch_of(58, (29, 11), "left")), "padded on the left", "counts padding into the blocks")
-            if name in ("qwen3_5", *RIGHT_ALONE):
+            if name in ("qwen3_5", "glm5_next", *RIGHT_ALONE):
                 continue  # transformers' recurrent layers hand their state from one document of a row to the next
             with self.subTest(model=name, what="packed"):
                 model.config.vocab_size = 58
@@ -163,7 +172,8 @@ class WholeModels(Case):
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
         # PEFT's names end in those of indexers' maps too, whose adapters have no gradient.
-        of_latents = {"minimax_m3": {"target_modules": r".*language_model.*\.(q_proj|k_proj|gate_up_proj|down_proj)"}, "mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"}}
+        of_latents = {"minimax_m3": {"target_modules": r".*language_model.*\.(q_proj|k_proj|gate_up_proj|down_proj)"}, "mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)",
+                      "glm5_next": {"target_modules": r".*language_model.*\.(q_proj|f_a_proj|f_b_proj|b_proj|q_b_proj|kv_b_proj|o_proj)"}}
         for name, settings in {"gemma3": {"target_modules": attention, "rank_pattern": {"language_model.layers.1.self_attn.q_proj": 2}},
                                "mistral3": {"target_modules": r".*language_model.*\.(q_proj|down_proj)", "alpha_pattern": {"down_proj": 9}},
                                "qwen3_5": {"target_modules": ["q_proj", "out_proj", "lm_head"]},

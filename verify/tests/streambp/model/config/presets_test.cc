@@ -29,8 +29,8 @@ const std::map<std::string, double> kRounded = {{"deepseek-v3", 671.0},      {"k
                                                 {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
 
 // As transformers' classes count them, the larger two Commands by hand from their sizes. LFM2's, Kimi
-// Linear's, DeepSeek V3.2's, Step 3.7's, GLM-5's, Hunyuan 4's, MiniMax M3's and DeepSeek V4's classes have
-// their routers' corrections as buffers, the last one its tables of tokens' experts too.
+// Linear's, DeepSeek V3.2's, Step 3.7's, GLM-5's, GLM-5.3's, Hunyuan 4's, MiniMax M3's and DeepSeek V4's
+// classes have their routers' corrections as buffers, the last one its tables of tokens' experts too.
 const std::map<std::string, int64_t> kOfClasses = {
     {"command-r-35b", 34'980'831'232},
     {"command-r7b", 8'028'033'024},
@@ -55,6 +55,7 @@ const std::map<std::string, int64_t> kOfClasses = {
     {"deepseek-v4-flash", 284'325'869'015 + 40 * 256 + 3 * 129280 * 6},
     {"mistral-large-4", 1'050'118'202'912},
     {"minimax-m3", 426'174'565'632 + 57 * 128},
+    {"glm-5.3-flash", 313'326'816'766 + 42 * 288},
     {"glm-5", 743'911'199'232 + 75 * 256}};
 
 // What the model cards and `model.safetensors.index.json` give, of Granite 4 and Nemotron-H transformers'

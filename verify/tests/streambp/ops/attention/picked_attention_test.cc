@@ -17,13 +17,13 @@ constexpr double kPickedLimit = 1e-12;
 constexpr int64_t kTopk = 4, kLatent = 5, kNope = 3, kRope = 2, kValue = 6, kHeads = 3;
 
 /// Of each of the last n rows of prefix and own rows, in sequences from `offsets` on, random picks within its
-/// sequence, and -1 where it sees no more than kTopk.
-at::Tensor random_picks(int64_t prefix, const std::vector<int64_t>& offsets) {
+/// sequence, of groups of `rate` rows that have ended, and -1 where it sees no more than kTopk.
+at::Tensor random_picks(int64_t prefix, const std::vector<int64_t>& offsets, int64_t rate) {
   at::Tensor picks = at::full({offsets.back(), kTopk}, -1, at::kInt);
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t first = s == 0 ? prefix : 0;
     for (int64_t i = offsets[s]; i < offsets[s + 1]; ++i) {
-      const int64_t seen = first + i - offsets[s] + 1;
+      const int64_t seen = (first + i - offsets[s] + 1) / rate;
       if (seen <= kTopk) continue;
       const at::Tensor order =
           at::randperm(seen, at::detail::createCPUGenerator(static_cast<uint64_t>(31 + i)));
@@ -33,7 +33,8 @@ at::Tensor random_picks(int64_t prefix, const std::vector<int64_t>& offsets) {
   return picks;
 }
 
-at::Tensor hidden_by(const at::Tensor& picks, int64_t prefix, const std::vector<int64_t>& offsets) {
+at::Tensor hidden_by(const at::Tensor& picks, int64_t prefix, const std::vector<int64_t>& offsets,
+                     int64_t rate) {
   at::Tensor hidden = at::ones({offsets.back(), prefix + offsets.back()}, at::kBool);
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t key = s == 0 ? 0 : prefix + offsets[s];
@@ -42,22 +43,30 @@ at::Tensor hidden_by(const at::Tensor& picks, int64_t prefix, const std::vector<
         hidden[i].narrow(0, key, prefix + i + 1 - key).fill_(false);
         continue;
       }
-      for (int64_t k = 0; k < kTopk; ++k) hidden[i][key + picks[i][k].item<int>()].fill_(false);
+      const int64_t seen = prefix + i + 1 - key, rest = seen % rate;
+      for (int64_t k = 0; k < kTopk; ++k)
+        hidden[i].narrow(0, key + rate * picks[i][k].item<int>(), rate).fill_(false);
+      hidden[i].narrow(0, key + seen - rest, rest).fill_(false);
     }
   }
   return hidden;
 }
 
 TEST(PickedAttention, EqualsASoftmaxUnderAMask) {
-  for (const auto& [prefix, offsets] :
-       {std::pair(int64_t{0}, std::vector<int64_t>{0, 9}), std::pair(int64_t{7}, std::vector<int64_t>{0, 9}),
-        std::pair(int64_t{2}, std::vector<int64_t>{0, 3, 4, 13})}) {
+  struct Case {
+    int64_t prefix;
+    std::vector<int64_t> offsets;
+    int64_t rate;
+  };
+  for (const auto& [prefix, offsets, rate] :
+       {Case{0, {0, 9}, 1}, Case{7, {0, 9}, 1}, Case{2, {0, 3, 4, 13}, 1}, Case{0, {0, 19}, 3},
+        Case{13, {0, 7}, 2}, Case{14, {0, 4, 5, 22}, 3}}) {
     const int64_t n = offsets.back(), all = prefix + n;
     Parameter weight = parameter(random({kHeads * (kNope + kValue), kLatent}, 1));
     const Linear map{"kv_b_proj", &weight};
     LatentHeads heads{&map, kHeads, kNope, kRope, kValue};
     const at::Tensor q = random({n, kHeads, kNope + kRope}, 2), latents = random({all, 1, kLatent}, 3),
-                     rotated = random({all, 1, kRope}, 4), picks = random_picks(prefix, offsets);
+                     rotated = random({all, 1, kRope}, 4), picks = random_picks(prefix, offsets, rate);
     const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(); };
     const std::vector<at::Tensor> leaves{leaf(q), leaf(latents), leaf(rotated), leaf(weight.value)};
     const at::Tensor expanded =
@@ -65,7 +74,7 @@ TEST(PickedAttention, EqualsASoftmaxUnderAMask) {
     const at::Tensor keys = at::cat({expanded.narrow(2, 0, kNope), leaves[2].expand({-1, kHeads, -1})}, 2);
     const at::Tensor scores =
         (at::einsum("ihe,jhe->hij", {leaves[0], keys}) * 0.3)
-            .masked_fill(hidden_by(picks, prefix, offsets), -std::numeric_limits<double>::infinity());
+            .masked_fill(hidden_by(picks, prefix, offsets, rate), -std::numeric_limits<double>::infinity());
     const at::Tensor expected =
         at::einsum("hij,jhe->ihe", {scores.softmax(-1), expanded.narrow(2, kNope, kValue)});
     const at::Tensor cotangent = random(expected.sizes(), 5);
@@ -80,7 +89,7 @@ TEST(PickedAttention, EqualsASoftmaxUnderAMask) {
         const std::vector<at::Tensor> own{leaf(q), leaf(latents.narrow(0, prefix, n)),
                                           leaf(rotated.narrow(0, prefix, n))};
         const at::Tensor y = latent_attention(own[0], own[1], own[2], offsets, earlier, {{0.3}, 0, nullptr},
-                                              heads, {picks, tile_rows * all * at_once * 8});
+                                              heads, {picks, tile_rows * all * at_once * 8, false, rate});
         expect_near(y.detach(), expected.detach(), "value", kPickedLimit);
         const auto got = torch::autograd::grad({y}, own, {cotangent});
         expect_near(got[0], truth[0], "queries", kPickedLimit);

@@ -26,6 +26,22 @@ TEST(LogDecay, IsMinusRateTimesSoftplus) {
   EXPECT_TRUE((log_decay(a, rate, bias) <= 0).all().item<bool>());
 }
 
+TEST(LogDecay, WithABoundIsItTimesASigmoid) {
+  for (const int64_t channels : {1, 3}) {  // of each head
+    Parameter rate = parameter(random({5}, 1)), bias = parameter(random({5 * channels}, 2));
+    const at::Tensor a = random({40, 5 * channels}, 3).mul_(6);
+    expect_same(
+        {a}, {&rate, &bias}, [&](const auto& in) { return log_decay(in[0], rate, bias, -2.5); },
+        [&](const auto& in, const auto& p) {
+          const at::Tensor logits = (in[0] + p[1]).view({40, 5, channels}) * p[0].exp().unsqueeze(1);
+          return (-2.5 / (1 + (-logits).exp())).flatten(1);
+        });
+    const at::Tensor y = log_decay(a, rate, bias, -2.5);
+    EXPECT_TRUE((y <= 0).logical_and(y >= -2.5).all().item<bool>());
+    EXPECT_EQ(log_decay(a.to(at::kBFloat16), rate, bias, -2.5).scalar_type(), at::kFloat);
+  }
+}
+
 TEST(LogDecay, IsFloat32ForBfloat16) {
   Parameter rate = parameter(random({5}, 1).to(at::kBFloat16)),
             bias = parameter(random({5}, 2).to(at::kFloat));
