@@ -172,7 +172,8 @@ class WholeModels(Case):
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
         # PEFT's names end in those of indexers' maps too, whose adapters have no gradient.
-        of_latents = {"minimax_m3": {"target_modules": r".*language_model.*\.(q_proj|k_proj|gate_up_proj|down_proj)"}, "mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)",
+        of_latents = {"minimax_m3": {"target_modules": r".*language_model.*\.(q_proj|k_proj|gate_up_proj|down_proj)"},
+                      "mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"},
                       "glm5_next": {"target_modules": r".*language_model.*\.(q_proj|f_a_proj|f_b_proj|b_proj|q_b_proj|kv_b_proj|o_proj)"}}
         for name, settings in {"gemma3": {"target_modules": attention, "rank_pattern": {"language_model.layers.1.self_attn.q_proj": 2}},
                                "mistral3": {"target_modules": r".*language_model.*\.(q_proj|down_proj)", "alpha_pattern": {"down_proj": 9}},
