@@ -187,7 +187,7 @@ Config parse_settings(const ConfigReader& given) {
 bool Config::has_indexer(int64_t layer) const {
   if (is_compressed()) return has_blocks(layer) && compressed.overlaps_in(layer);
   if (picks_key_blocks()) return indexer.layers[static_cast<size_t>(layer)];
-  return has_indexers() && picker_of(layer) == layer;
+  return has_indexers() && attends(layer) && picker_of(layer) == layer;
 }
 
 PickKind Config::pick_kind() const {

@@ -304,8 +304,7 @@ struct Config {
   /// What indexers pick.
   PickKind pick_kind() const;
   bool keys_are_values(int64_t layer) const { return is_global(layer) && gemma4.attention_k_eq_v; }
-  /// Whether a layer reads keys and values of one below; which one that is; and whether a layer's are read
-  /// by others.
+  /// Whether a layer reads keys and values of one below, which one, and whether a layer's are read by others.
   bool shares_keys_values(int64_t layer) const {
     return latent.shares(layer) || layer >= num_hidden_layers - gemma4.num_kv_shared_layers;
   }
