@@ -88,8 +88,12 @@ TEST(PickedAttention, EqualsASoftmaxUnderAMask) {
                              at::zeros({prefix, 1, kRope}, at::kDouble)};
         const std::vector<at::Tensor> own{leaf(q), leaf(latents.narrow(0, prefix, n)),
                                           leaf(rotated.narrow(0, prefix, n))};
-        const at::Tensor y = latent_attention(own[0], own[1], own[2], offsets, earlier, {{0.3}, 0, nullptr},
-                                              heads, {picks, tile_rows * all * at_once * 8, false, rate});
+        const at::Tensor y =
+            latent_attention(own[0], own[1], own[2], offsets, earlier, {{0.3}, 0, nullptr}, heads,
+                             {.picks = picks,
+                              .tile_bytes = tile_rows * all * at_once * 8,
+                              .has_tail = rate > 1,
+                              .rate = rate});
         expect_near(y.detach(), expected.detach(), "value", kPickedLimit);
         const auto got = torch::autograd::grad({y}, own, {cotangent});
         expect_near(got[0], truth[0], "queries", kPickedLimit);
