@@ -26,6 +26,13 @@ using KeyValuesOfLayers = std::map<int, KeyValues>;
 /// them, by layer.
 using PicksOfLayers = std::map<int, std::vector<std::vector<int>>>;
 
+/// For each token t, of the (t + 1) / rate blocks of `rate` tokens that end with it or before it, the topk
+/// with the largest sum_h weights_th max(0, queries_th . keys_block): queries [tokens, heads head_dim], keys
+/// [blocks, head_dim], weights [tokens, heads].
+std::vector<std::vector<int>> picked_by_scores(const IndexerSettings& indexer, int rate,
+                                               const Matrix& queries, const Matrix& keys,
+                                               const Matrix& weights);
+
 /// What an indexer has picked for each token, but for tokens that `given` has some for in that layer.
 std::vector<std::vector<int>> with_given(std::vector<std::vector<int>> picked, const PicksOfLayers& given,
                                          int layer);

@@ -5,7 +5,6 @@
 
 #include "reference/column_groups.h"
 #include "reference/layers.h"
-#include "reference/mixture.h"
 #include "reference/ops/ops.h"
 #include "reference/require.h"
 
@@ -54,25 +53,11 @@ std::vector<std::vector<int>> Layers::picked_blocks(const std::string& module, i
                                                     const RopeOptions& turn) const {
   const IndexerSettings& indexer = config_.indexer;
   const int rate = config_.compressed.rates[static_cast<std::size_t>(layer)];
-  const Index size = indexer.head_dim;
   const Matrix keys = held_constant(block_keys(module, layer, indexer.head_dim, x, positions, turn).value());
   const Matrix queries = held_constant(
       rope_last(project(module + "q_b_proj", false, latents), indexer.head_dim, positions, turn).value());
   const Matrix weights = held_constant(project(module + "scorer.weights_proj", false, x).value());
-  std::vector<std::vector<int>> all;
-  for (Index t = 0; t < x.rows(); ++t) {
-    const Index known = (t + 1) / rate;
-    Matrix scores = Matrix::Zero(1, known);
-    for (int head = 0; head < indexer.heads; ++head) {
-      for (Index b = 0; b < known; ++b) {
-        const Scalar product = queries.row(t).segment(head * size, size).dot(keys.row(b));
-        if (product > Scalar(Number{0})) scores(0, b) += weights(t, head) * product;
-      }
-    }
-    const int count = std::min(indexer.topk, static_cast<int>(known));
-    all.push_back(count == 0 ? std::vector<int>() : largest_columns(scores, count).front());
-  }
-  return all;
+  return picked_by_scores(indexer, rate, queries, keys, weights);
 }
 
 Var Layers::compressed_attention(const std::string& module, int layer, const Var& x,

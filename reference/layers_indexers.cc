@@ -40,6 +40,26 @@ std::vector<std::vector<int>> with_given(std::vector<std::vector<int>> picked, c
   return picked;
 }
 
+std::vector<std::vector<int>> picked_by_scores(const IndexerSettings& indexer, int rate,
+                                               const Matrix& queries, const Matrix& keys,
+                                               const Matrix& weights) {
+  const Index size = indexer.head_dim;
+  std::vector<std::vector<int>> all;
+  for (Index t = 0; t < queries.rows(); ++t) {
+    const Index known = (t + 1) / rate;
+    Matrix scores = Matrix::Zero(1, known);
+    for (int head = 0; head < indexer.heads; ++head) {
+      for (Index b = 0; b < known; ++b) {
+        const Scalar product = queries.row(t).segment(head * size, size).dot(keys.row(b));
+        if (product > Scalar(Number{0})) scores(0, b) += weights(t, head) * product;
+      }
+    }
+    const int count = std::min(indexer.topk, static_cast<int>(known));
+    all.push_back(count == 0 ? std::vector<int>() : largest_columns(scores, count).front());
+  }
+  return all;
+}
+
 Var Layers::indexer_rope(const Var& heads, const std::vector<double>& positions,
                          const RopeOptions& turn) const {
   const IndexerSettings& indexer = config_.indexer;
@@ -55,7 +75,6 @@ std::vector<std::vector<int>> Layers::picked(const std::string& module, int laye
                                              const Var& latents, const std::vector<double>& positions,
                                              double length) const {
   const IndexerSettings& indexer = config_.indexer;
-  const Index size = indexer.head_dim, tokens = x.rows();
   RopeOptions turn = config_.rotates(layer) ? rotation(layer, length) : RopeOptions{};
   turn.head_dim = indexer.head_dim;
   turn.interleaved = indexer.interleaved;
@@ -73,20 +92,7 @@ std::vector<std::vector<int>> Layers::picked(const std::string& module, int laye
   if (indexer.reads_hidden) projected = scaled_by_place(module, projected, positions);
   const Matrix queries = held_constant(turned(projected).value());
   const Matrix weights = held_constant(project(module + "weights_proj", false, x).value());
-  std::vector<std::vector<int>> all;
-  for (Index t = 0; t < tokens; ++t) {
-    const Index known = (t + 1) / rate;
-    Matrix scores = Matrix::Zero(1, known);
-    for (int head = 0; head < indexer.heads; ++head) {
-      for (Index s = 0; s < known; ++s) {
-        const Scalar product = queries.row(t).segment(head * size, size).dot(keys.row(s));
-        if (product > Scalar(Number{0})) scores(0, s) += weights(t, head) * product;
-      }
-    }
-    const int count = std::min(indexer.topk, static_cast<int>(known));
-    all.push_back(count == 0 ? std::vector<int>() : largest_columns(scores, count).front());
-  }
-  return all;
+  return picked_by_scores(indexer, rate, queries, keys, weights);
 }
 
 Matrix Layers::keys_of_groups(const std::string& module, const Var& keys, const Var& x) const {

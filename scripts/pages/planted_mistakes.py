@@ -116,14 +116,14 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     made, records, good = environment("torch", "transformers"), [], True
-    file = ROOT / "out/planted.safetensors"
-    file.parent.mkdir(exist_ok=True)
+    file = Path("out/planted.safetensors")  # of the project, whose folder is no part of a record
+    (ROOT / file).parent.mkdir(exist_ok=True)
     jobs = [(each.what, each.case, each) for each in MISTAKES if not options.names or each.name in options.names]
     jobs += [(what, case, None) for case, what in RIGHT.items() if not options.names]
     for what, case, planted in jobs:
         for dtype in DTYPES:
             one, gradients = gradients_of(planted, case, getattr(torch, dtype))
-            save_file({name: gradient.contiguous() for name, gradient in gradients.items()}, file)
+            save_file({name: gradient.contiguous() for name, gradient in gradients.items()}, ROOT / file)
             found = judged(one, case, file)
             named = planted is not None and any(words in sentence for words in planted.words for sentence in found["sentences"])
             good = good and (named if planted else found["finding"] == "right")

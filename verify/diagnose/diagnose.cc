@@ -41,8 +41,6 @@ constexpr double kShareOfTruths = 0.02;
 constexpr double kSinglePrecision = 1e-6;
 /// How many times the noise a gradient may be off.
 constexpr double kNoiseLimit = 3.0;
-/// Mistakes in the loss alone: what they are about.
-const std::set<std::string> kOfLosses{"options", "reference", "old", "normaliser", "advantages"};
 /// Mistakes that leave the loss and the forward pass as they are: what they are about.
 const std::set<std::string> kOfBackwardPasses{"detached", "tied embedding", "padding row", "sums",
                                               "softcap's slope"};
@@ -211,8 +209,7 @@ class Search {
       if (!(each.fit.residual <= kBetterThanTruth * truth_fit_.residual)) continue;
       if (!each.named) {
         // Targets and forward pass are right: it is the loss.
-        if (is_precise())
-          std::erase_if(hypotheses_, [](const Hypothesis& h) { return !kOfLosses.contains(h.about); });
+        if (is_precise()) std::erase_if(hypotheses_, [](const Hypothesis& h) { return !h.is_of_the_loss(); });
         unnamed_ = std::move(each);
         continue;
       }

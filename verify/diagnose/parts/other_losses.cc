@@ -22,8 +22,6 @@
 namespace streambp::verify {
 namespace {
 
-/// What the mistakes of losses that are tried are about (hypotheses.h).
-const std::set<std::string> kLossMistakes{"options", "reference", "old", "normaliser", "advantages"};
 /// Slopes that differ by less are one.
 constexpr double kSameSlope = 1e-5;
 constexpr double kSameFactor = 1e-5;
@@ -52,8 +50,7 @@ class LossSearch {
         temperature_(
             make_objective(subject.objective, subject.batch, subject.options)->request().temperature) {
     for (Hypothesis& each : hypotheses(subject, chunks)) {
-      if (kLossMistakes.contains(each.about))
-        candidates_.push_back({each.name, each.about, each.sentence, each.make});
+      if (each.is_of_the_loss()) candidates_.push_back({each.name, each.about, each.sentence, each.make});
     }
     orders();
     if (kind_.name == "grpo")

@@ -12,6 +12,11 @@
 
 namespace streambp::verify {
 
+bool Hypothesis::is_of_the_loss() const {
+  static const std::set<std::string> kAbout{"options", "reference", "old", "normaliser", "advantages"};
+  return kAbout.contains(about);
+}
+
 HypothesisTable::HypothesisTable(const WrongSubject& subject, const std::vector<int64_t>& chunks)
     : subject_(subject),
       config_(subject.model.config()),

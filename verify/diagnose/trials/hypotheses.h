@@ -18,6 +18,9 @@ struct Hypothesis {
   std::string about;     // what it is a mistake in: two about the same thing don't go together
   std::function<void(WrongSettings&)> make;
 
+  /// Whether it is a mistake in the loss alone: targets and forward pass are right.
+  bool is_of_the_loss() const;
+
   WrongSettings settings() const {
     WrongSettings settings;
     make(settings);
