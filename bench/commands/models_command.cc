@@ -27,20 +27,27 @@ std::string count_text(int64_t parameters) {
   return count >= 1e6 ? fmt::format("{:.1f} M", count * 1e-6) : fmt::format("{:.1f} K", count * 1e-3);
 }
 
-std::vector<std::pair<std::string, Config>> presets_by_size() {
-  std::vector<std::pair<std::string, Config>> presets;
-  for (const std::string& name : preset_names()) presets.emplace_back(name, preset(name));
-  std::stable_sort(presets.begin(), presets.end(), [](const auto& a, const auto& b) {
-    return parameter_count(a.second) < parameter_count(b.second);
-  });
+struct Preset {
+  std::string name;
+  Config config;
+  int64_t parameters;
+};
+
+std::vector<Preset> presets_by_size() {
+  std::vector<Preset> presets;
+  for (const std::string& name : preset_names()) {
+    Config config = preset(name);
+    const int64_t parameters = parameter_count(config);
+    presets.push_back({name, std::move(config), parameters});
+  }
+  std::ranges::stable_sort(presets, {}, &Preset::parameters);
   return presets;
 }
 
 int run_models(bool as_json) {
   Table table(
       {"preset", "parameters", "layers", "hidden", "heads", "kv heads", "MLP", "vocabulary", "dtype"});
-  for (const auto& [name, config] : presets_by_size()) {
-    const int64_t parameters = parameter_count(config);
+  for (const auto& [name, config, parameters] : presets_by_size()) {
     if (as_json) {
       fmt::print("{}\n", json_text({{"preset", name},
                                     {"family", config.family},

@@ -1,9 +1,9 @@
 // The families: one row each (transformers, configuration_*.py and modeling_*.py).
-#include <algorithm>
 #include <array>
 #include <fmt/ranges.h>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 
 #include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
@@ -253,11 +253,18 @@ constexpr auto kFamilies = std::to_array<Family>({
 });
 // clang-format on
 
+/// By its name or its alias. Looked up for each expert of a model: by a hash.
 const Family* find_row(std::string_view name) {
-  const auto* const row = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& one) {
-    return name == one.name || (one.alias != nullptr && name == one.alias);
-  });
-  return row == kFamilies.end() ? nullptr : row;
+  static const auto kRows = [] {
+    std::unordered_map<std::string_view, const Family*> rows;
+    for (const Family& family : kFamilies) {
+      rows.emplace(family.name, &family);
+      if (family.alias != nullptr) rows.emplace(family.alias, &family);
+    }
+    return rows;
+  }();
+  const auto row = kRows.find(name);
+  return row == kRows.end() ? nullptr : row->second;
 }
 
 }  // namespace
