@@ -18,7 +18,9 @@ namespace streambp::reference {
 /// a function that is not defined for a negative real number is NaN for a negative real part as well.
 class ComplexStep {
  public:
-  ComplexStep(long double real = 0, long double imaginary = 0) : x_(real), y_(imaginary) {}
+  /// Not initialized, as a double is not; `ComplexStep{}` is 0.
+  ComplexStep() = default;
+  ComplexStep(long double real, long double imaginary = 0) : x_(real), y_(imaginary) {}
 
   long double real() const { return x_; }
   long double imag() const { return y_; }
@@ -145,7 +147,7 @@ struct Eigen::NumTraits<streambp::reference::ComplexStep>
     IsComplex = 0,
     IsInteger = 0,
     IsSigned = 1,
-    RequireInitialization = 1,
+    RequireInitialization = 0,
     ReadCost = 2,
     AddCost = 2,
     MulCost = 6
