@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kLeast = 512;
 constexpr int64_t kMost = 2048;
-constexpr double kSecondsOfAProduct = 0.08;
+constexpr double kSecondsOfAProduct = 0.03;
 constexpr int kRepeats = 3;
 constexpr int64_t kOnGpu = 8192;
 constexpr int kRepeatsOnGpu = 10;

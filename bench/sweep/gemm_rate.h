@@ -8,7 +8,7 @@
 namespace streambp::bench {
 
 /// Floating-point operations per second of the best of a few square products in `dtype`: on the CPU, with the
-/// threads that are set, 512 to 2048 wide, as large as fits into about a quarter of a second; on a GPU 8192
+/// threads that are set, 512 to 2048 wide, as large as fits into about a tenth of a second; on a GPU 8192
 /// wide. Nothing where memory for the three matrices is refused.
 std::optional<double> measure_gemm(at::ScalarType dtype, c10::Device device = at::kCPU);
 

@@ -28,6 +28,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::chrono::seconds kGemmHolds{2};
+
 json relative_time(const MedianInterval& ratio, const std::string& base) {
   return {{"to", base},         {"ratio", ratio.median},      {"low", ratio.low},
           {"high", ratio.high}, {"coverage", ratio.coverage}, {"rounds", ratio.count}};
@@ -275,13 +277,19 @@ class Sweep {
     }
   }
 
-  /// What a matrix product gives here and now, for the records of measured cells.
+  /// What a matrix product gives here and now, for the records of measured cells. It is measured beside each
+  /// group of cells that takes longer than it does: beside passes of milliseconds the last one holds for
+  /// seconds.
   void measure_machine(std::vector<Pending>& pending) {
     const bool any =
         std::any_of(pending.begin(), pending.end(), [](const Pending& cell) { return !cell.run.failed(); });
     if (!any || bench_.device.is_meta()) return;
-    const std::optional<double> rate = measure_gemm(bench_.options.setup.dtype, bench_.device);
-    for (Pending& cell : pending) cell.run.set_gemm(rate);
+    const auto now = std::chrono::steady_clock::now();
+    if (!gemm_measured_ || now - *gemm_measured_ > kGemmHolds) {
+      gemm_rate_ = measure_gemm(bench_.options.setup.dtype, bench_.device);
+      gemm_measured_ = now;
+    }
+    for (Pending& cell : pending) cell.run.set_gemm(gemm_rate_);
   }
 
   /// The reference's log-probabilities are computed before the passes; with --release-reference its weights
@@ -357,6 +365,8 @@ class Sweep {
   bool warm_ = false;
   std::vector<std::optional<json>> known_;  // of each cell: a record by which it need not be run again
   std::vector<json> results_;               // of each cell
+  std::optional<double> gemm_rate_;
+  std::optional<std::chrono::steady_clock::time_point> gemm_measured_;
 };
 
 }  // namespace
