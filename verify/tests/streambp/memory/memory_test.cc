@@ -54,6 +54,8 @@ TEST(Memory, StreambpTakesWhatItKeepsAndOneChunk) {
 Config small_config() {
   Config config = preset("qwen3-cpu");
   config.num_hidden_layers = 2;
+  config.hidden_size = 256;
+  config.intermediate_size = 768;
   config.vocab_size = 4000;
   return config;
 }

@@ -20,11 +20,11 @@ Config recurrent_config() {
 
 TEST(Memory, TheDryRunOfRecurrentLayersTakesWhatTheCpuTakes) {
   const Config config = recurrent_config();
-  Settings settings = streambp_settings(256);
+  Settings settings = streambp_settings(128);
   for (const std::string& method : method_names()) {
     settings.method = parse_method(method);
-    const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {900, 124}, settings));
-    const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {900, 124}, settings));
+    const auto predicted = static_cast<double>(sft_peak(config, at::kMeta, {450, 62}, settings));
+    const auto measured = static_cast<double>(sft_peak(config, at::kCPU, {450, 62}, settings));
     fmt::print("{}: predicted {:.3f} MB, measured {:.3f} MB\n", method, predicted / 1e6, measured / 1e6);
     EXPECT_NEAR(predicted / measured, 1.0, 0.01) << method;
   }

@@ -85,21 +85,24 @@ class Adapters(Case):
         run, refused = 0, 0
         for path in sorted((GOLDENS / "cases").iterdir()):
             case = json.loads((path / "case.json").read_text())
-            if case["finetuning"] != "lora" or not of_transformers(model_in_float64(case["model"].removeprefix("models/"))):
+            if case["finetuning"] != "lora":
+                continue
+            base = model_in_float64(case["model"].removeprefix("models/"))
+            if not of_transformers(base):
                 continue
             with self.subTest(case=path.name):
-                if self.run_golden_case(path, case):
+                if self.run_golden_case(path, case, base):
                     run += 1
                 else:
                     refused += 1
         print(f"golden cases: {run} of adapters, {refused} refused")
         self.assertEqual((run, refused), (77, 4))
 
-    def run_golden_case(self, path, case):
+    def run_golden_case(self, path, case, base):
         """Whether it ran: rows that are trained alone are refused, as is padding that transformers counts."""
         _, inputs, expected = read_case(path.name)
         with in_float64():
-            model = PeftModel.from_pretrained(model_in_float64(case["model"].removeprefix("models/")), path / "adapter", is_trainable=True)
+            model = PeftModel.from_pretrained(base, path / "adapter", is_trainable=True)
         model.eval()
         if path.name.endswith("-tokens"):
             self.assert_refused(lambda: sb.backward(model, inputs), "trainable_token_indices", "modules_to_save")
