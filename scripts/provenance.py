@@ -27,9 +27,7 @@ MEMBERS = ("argv", "commit", "cores", "cpu", "date", "modified")
 OLD = {
     "cuda": "the machine of table 8; what is measured names its GPU",
     "paper-times-cpu": "unmodified sources",
-    "python": "the machine, in rows of Hugging Face",
     "python-times": "unmodified sources; the machine, in rows of Hugging Face",
-    "qwen3.5-1": "the machine, in rows of Hugging Face",
     "qwen3.5-2": "the machine, in rows of Hugging Face",
     "trust": "all",
 }

@@ -54,13 +54,9 @@ for length in 4096 8192; do
   make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" \
     --methods hf-checkpoint,standard,checkpoint,streambp,streambp+keep-attention --out "results/compare-$length"
 done
-of_python='scripts/compare_hf.py --resume --seq-len 2048,4096 --repeats 5'
-make python "$of_python" --methods hf-checkpoint,checkpoint,streambp,python,python-patch --out results/python
-make python-times "$of_python" --methods hf-checkpoint,streambp,python,python-patch --no-gradients --out results/python-times
-recurrent='scripts/compare_hf.py --resume --model qwen3.5-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 3 --no-gradients'
-make qwen3.5-2 "$recurrent" --out results/qwen3.5-2
+make python-times scripts/compare_hf.py --resume --seq-len 2048,4096 --repeats 5 --methods hf-checkpoint,streambp,python,python-patch --no-gradients --out results/python-times
+make qwen3.5-2 scripts/compare_hf.py --resume --model qwen3.5-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 3 --no-gradients --out results/qwen3.5-2
 make mamba2-times scripts/compare_hf.py --resume --model granite-4.0-h-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 5 --threads 2 --no-gradients --out results/mamba2-times
-make qwen3.5-1 "$recurrent" --threads 1 --out results/qwen3.5-1
 make cpu 'streambp-bench sweep --model qwen3-cpu --method standard,checkpoint,streambp --seq-len 512,1024,2048,4096,8192 --chunk auto --repeats 3 --resume --out results/cpu && scripts/plot.py --records results/cpu --out results/cpu'
 make cpu-16384 streambp-bench sweep --model qwen3-cpu --method streambp --seq-len 16384 --repeats 1 --out results/cpu-16384
 make compare-verdicts scripts/pages/compare_verdicts.py --seq-len 40,2048 --out results/compare-verdicts
