@@ -18,8 +18,10 @@ struct Openings {
   Openings(const at::Tensor& keys, const at::Tensor& queries, const at::Tensor& values)
       : size(values.size(1)), k(streams_of(keys)), q(streams_of(queries)) {
     gate = (k * q).sum(-1, /*keepdim=*/true).div_(std::sqrt(static_cast<double>(size)));
-    root = gate.abs().clamp_min_(kLeast).sqrt_();
-    open = (root * gate.sign()).sigmoid_();
+    const at::Tensor sign = gate.sign();
+    size_of_gate = gate * sign;
+    root = size_of_gate.clamp_min(kLeast).sqrt_();
+    open = (root * sign).sigmoid_();
   }
 
   at::Tensor streams_of(const at::Tensor& x) const {
@@ -28,7 +30,7 @@ struct Openings {
 
   int64_t size;
   at::Tensor k, q;  // [n, S, D]
-  at::Tensor gate, root, open;
+  at::Tensor gate, size_of_gate, root, open;
 };
 
 }  // namespace
@@ -97,9 +99,9 @@ at::Tensor opened_values(const at::Tensor& keys, const at::Tensor& queries, cons
         const Openings of(keys, queries, values);
         const at::Tensor d = of.streams_of(dy[0]), v = values.to(d.scalar_type()).unsqueeze(1);
         const at::Tensor d_root = (d * v).sum(-1, /*keepdim=*/true) * of.open * (1.0 - of.open);
-        const at::Tensor moves = at::logical_and(of.gate.abs().ge(kLeast), of.gate.ne(0));
-        const at::Tensor d_gate =
-            (d_root * moves).div_(of.root).mul_(0.5 / std::sqrt(static_cast<double>(of.size)));
+        const at::Tensor d_gate = (d_root * of.size_of_gate.ge(kLeast))
+                                      .div_(of.root)
+                                      .mul_(0.5 / std::sqrt(static_cast<double>(of.size)));
         return std::vector<at::Tensor>{(d_gate * of.q).flatten(1).to(keys.scalar_type()),
                                        (d_gate * of.k).flatten(1).to(queries.scalar_type()),
                                        (d * of.open).sum(1).to(values.scalar_type())};

@@ -149,6 +149,11 @@ std::vector<std::string> all_linear_names(const Config& config) {
                       ? std::vector<std::string>{"in_proj_qkvz", "in_proj_ba"}
                       : std::vector<std::string>{"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"};
   names.insert(names.end(), in.begin(), in.end());
+  if (!config.has_low_rank_streams()) return names;
+  // Those of an indexer have their part in choices, and no gradient, as in PEFT.
+  if (config.has_indexers()) names.emplace_back("index_qk_proj");
+  names.insert(names.end(), {"input_mix_weight_down", "input_mix_weight_up", "block_inject_weight"});
+  if (!config.ngrams.modules.empty()) names.insert(names.end(), {"key_proj", "value_proj"});
   return names;
 }
 

@@ -75,7 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
                     GivenCase{"glm5-next-tiny", "sft", "full", "left"},
                     GivenCase{"glm5-next-tiny", "sft", "full", "packed"},
                     GivenCase{"qwen4-exp-tiny", "sft", "full", "left"},
-                    GivenCase{"qwen4-exp-tiny", "sft", "lora", "packed"}));
+                    GivenCase{"qwen4-exp-tiny", "sft", "full", "packed"},
+                    GivenCase{"qwen4-exp-tiny", "sft", "lora", "right"}));
 
 TEST(GivenPicks, OfEarlyTokensAreAllThatTheySee) {
   EqualitySubject subject = make_subject({"deepseek-v32-tiny", "sft", {}, "full", "left", kGivenLength}, 7);

@@ -36,24 +36,25 @@ TEST(Ngrams, AreHashedIntoTheRowsOfEachHead) {
 }
 
 TEST(Ngrams, EqualPlainAutograd) {
-  constexpr int64_t kRows = 6, kWidth = 4;
+  constexpr int64_t kTokens = 6, kOfHead = 4;
   Parameter table = parameter(random({9, 3}, 1));
-  const at::Tensor rows = at::randint(9, {kRows, 2}, at::kLong), x = random({kRows, 2}, 2);
+  const at::Tensor rows = at::randint(9, {kTokens, 2}, at::kLong), x = random({kTokens, 2}, 2);
   expect_same(
       {x}, {&table},
-      [&](const std::vector<at::Tensor>& in) { return look_up(in[0], table, rows) + 0 * in[0].sum(); },
+      [&](const std::vector<at::Tensor>& in) { return look_up(in[0], table, rows) + in[0].sum(); },
       [&](const std::vector<at::Tensor>& in, const std::vector<at::Tensor>& of) {
-        return of[0].index_select(0, rows.flatten()).view({kRows, -1}) + 0 * in[0].sum();
+        return of[0].index_select(0, rows.flatten()).view({kTokens, -1}) + in[0].sum();
       });
   for (const int64_t streams : {2, 3}) {
-    at::Tensor keys = random({kRows, streams * kWidth}, 3);
-    const at::Tensor queries = random({kRows, streams * kWidth}, 4), values = random({kRows, kWidth}, 5);
+    at::Tensor keys = random({kTokens, streams * kOfHead}, 3);
+    const at::Tensor queries = random({kTokens, streams * kOfHead}, 4),
+                     values = random({kTokens, kOfHead}, 5);
     keys[1].mul_(1e-7);  // a gate nearer to 0 than roots are taken of
     expect_same(
         {keys, queries, values}, {},
         [&](const std::vector<at::Tensor>& in) { return opened_values(in[0], in[1], in[2]); },
         [&](const std::vector<at::Tensor>& in, const std::vector<at::Tensor>&) {
-          const at::Tensor gate = (in[0] * in[1]).view({kRows, streams, kWidth}).sum(-1, true) / 2.0;
+          const at::Tensor gate = (in[0] * in[1]).view({kTokens, streams, kOfHead}).sum(-1, true) / 2.0;
           const at::Tensor root = gate.abs().clamp_min(1e-6).sqrt() * gate.sign();
           return (root.sigmoid() * in[2].unsqueeze(1)).flatten(1);
         });
