@@ -76,7 +76,7 @@ if hasattr(transformers, "Qwen4ExpConfig"):  # the token that ends n-grams is in
         **TEXT, **HYBRID, "eos_token_id": 5, "layer_types": ["linear_attention", "indexed_attention", "linear_attention", "indexed_attention"],
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 10, "hc_count": 3, "hc_lowrank": 5,
         "output_gate_type": "sigmoid", "indexer_n_heads": 10, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 6, "indexer_compress_ratio": 3,
-        "ple_layer_ids": [1, 3], "ple_embed_dim": 8, "heads_per_ngram": 2, "ngram_vocab_size_base": 20, "make_ngram_vocab_size_divisible_by": 8,
+        "ple_layer_ids": [1, 3], "ple_embed_dim": 8, "heads_per_ngram": 2, "ngram_vocab_size_base": 25, "make_ngram_vocab_size_divisible_by": 8,
     }, {"image_token_id": 60, "video_token_id": 59, "vision_start_token_id": 58, "vision_end_token_id": 58})
 # Whose layers are given more than the layer below gives: by their own code alone.
 UNPATCHED = {"gemma4": "Gemma 4", "mistral_large4": "Mistral Large 4"}
