@@ -77,9 +77,9 @@ std::vector<int64_t> layers_with_ngrams(const ConfigReader& settings, const Conf
   for (const json& one : listed->is_array() ? *listed : json::array({0})) {
     const bool good = one.is_number_unsigned() && one >= 1 && one <= static_cast<uint64_t>(layers);
     if (!good) settings.refuse(kModules, fmt::format("a list of layers from 1 to {}", layers));
-    numbers.insert(one.get<int64_t>());
-    if (!config.is_recurrent(*numbers.rbegin() - 1) || !config.is_recurrent(one.get<int64_t>() - 1))
+    if (!config.is_recurrent(one.get<int64_t>() - 1))
       settings.refuse(kModules, "layers of linear_attention alone");
+    numbers.insert(one.get<int64_t>());
   }
   std::vector<int64_t> modules(static_cast<size_t>(layers), -1);
   int64_t next = 0;
@@ -88,13 +88,17 @@ std::vector<int64_t> layers_with_ngrams(const ConfigReader& settings, const Conf
 }
 
 NgramSettings parse_ngrams(const ConfigReader& settings, const Config& config) {
-  constexpr int64_t kMostTokens = 64, kMostRows = int64_t{1} << 31;
+  constexpr int64_t kMostTokens = 64, kMostRows = int64_t{1} << 31, kMostHashes = 4096;
   NgramSettings ngrams;
   ngrams.modules = layers_with_ngrams(settings, config);
   if (ngrams.modules.empty()) return {};
   ngrams.size = settings.size("ngram_size", kMostTokens, 3);
   if (ngrams.size < 2) settings.refuse("ngram_size", "2 or more");
   ngrams.heads_per_ngram = settings.size("heads_per_ngram", kMaxHeads, 8);
+  const int64_t modules = *std::max_element(ngrams.modules.begin(), ngrams.modules.end()) + 1;
+  if (modules * ngrams.heads() > kMostHashes)
+    settings.refuse("heads_per_ngram", fmt::format("fewer: {} heads of n-grams are more than {}",
+                                                   modules * ngrams.heads(), kMostHashes));
   ngrams.embed_dim = settings.size(kEmbedDim, kMaxHidden, config.hidden_size);
   if (ngrams.embed_dim % ngrams.heads() != 0)
     settings.refuse(kEmbedDim, fmt::format("a multiple of the {} heads of n-grams", ngrams.heads()));

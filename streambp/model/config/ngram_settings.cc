@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <numeric>
+#include <utility>
 
 namespace streambp {
 namespace {
@@ -29,15 +31,19 @@ uint64_t split_mix(uint64_t value) {
 }  // namespace
 
 std::vector<int64_t> ngram_head_rows(const NgramSettings& settings, int64_t module) {
+  // Those found for a base: every module asks for those of the modules before it too.
+  static std::mutex mutex;
+  static std::pair<int64_t, std::vector<int64_t>> found{0, {}};
   const int64_t heads = settings.heads();
-  std::vector<int64_t> rows;
-  int64_t prime = settings.vocab_base - 1;
-  for (int64_t head = 0; head < (module + 1) * heads; ++head) {
-    do ++prime;
-    while (!is_prime(prime));
-    if (head >= module * heads) rows.push_back(prime);
+  const std::scoped_lock lock(mutex);
+  auto& [base, primes] = found;
+  if (base != settings.vocab_base) found = {settings.vocab_base, {}};
+  while (static_cast<int64_t>(primes.size()) < (module + 1) * heads) {
+    int64_t prime = primes.empty() ? base : primes.back() + 1;
+    while (!is_prime(prime)) ++prime;
+    primes.push_back(prime);
   }
-  return rows;
+  return {primes.begin() + module * heads, primes.begin() + (module + 1) * heads};
 }
 
 int64_t ngram_table_rows(const NgramSettings& settings, int64_t module) {

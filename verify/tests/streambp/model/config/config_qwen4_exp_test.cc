@@ -185,6 +185,8 @@ TEST(Qwen4Exp, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses_with({{"ple_layer_ids", {5}}}, "ple_layer_ids", "from 1 to 4"));
   EXPECT_TRUE(refuses_with({{"ple_layer_ids", 1}}, "ple_layer_ids", "from 1 to 4"));
   EXPECT_TRUE(refuses_with({{"ple_embed_dim", 15}}, "ple_embed_dim", "a multiple of the 4 heads"));
+  EXPECT_TRUE(refuses_with({{"heads_per_ngram", 1025}}, "heads_per_ngram",
+                           "4100 heads of n-grams are more than 4096"));
   EXPECT_TRUE(refuses_with({{"ngram_size", 1}}, "ngram_size", "2 or more"));
   EXPECT_TRUE(refuses_with({{"eos_token_id", nullptr}}, "eos_token_id", "n-grams end with it"));
   EXPECT_TRUE(refuses_with({{"eos_token_id", 101}}, "eos_token_id", "a token below 101"));
