@@ -95,6 +95,22 @@ void require_key_blocks(const ModelConfig& config) {
           "model", "expected indexers of positive sizes, whose heads each stand for as many query heads");
 }
 
+void require_means(const ModelConfig& config) {
+  const IndexerSettings& indexer = config.indexer;
+  require(indexer.topk > 0 && indexer.heads > 0 && indexer.group > 0 &&
+              indexer.head_dim >= config.rotary_dim && !config.is_latent(),
+          "model", "expected indexers of means of positive sizes, beside ordinary attention");
+}
+
+void require_valid(const ModelConfig& config, const NgramSettings& ngrams) {
+  const int heads = (ngrams.size - 1) * ngrams.heads_per_ngram;
+  require(ngrams.size > 1 && heads > 0 && ngrams.embed_dim > 0 && ngrams.embed_dim % heads == 0 &&
+              ngrams.conv_kernel > 0 && ngrams.vocab_base > 0 && ngrams.divisor > 0,
+          "model", "expected n-grams of positive sizes, of whose entries each head has as many");
+  require(ngrams.boundary >= 0 && ngrams.boundary < config.vocab_size && config.hyper.lowrank > 0, "model",
+          "expected a token that n-grams end with, and several streams that they are added to");
+}
+
 void require_valid(const ModelConfig& config, const Gemma4Settings& gemma4) {
   const auto layers = std::to_string(config.num_hidden_layers);
   require(gemma4.global_head_dim >= 0 && gemma4.global_head_dim % 2 == 0, "model",
@@ -189,6 +205,7 @@ void require_of_layers(const ModelConfig& config) {
   require_size(config.indexer.shared.size(), "whether it shares what another has picked");
   require_size(config.indexer.layers.size(), "whether it has an indexer");
   require_size(config.mixture.hashed.size(), "whether its experts are those of a table");
+  require_size(config.ngrams.modules.size(), "whether it has embeddings of n-grams");
   if (any(config.linear_attention)) require_valid(config.delta_rule);
 }
 
@@ -219,6 +236,8 @@ void require_valid(const ModelConfig& config) {
   if (config.is_latent()) require_valid(config, config.latent);
   if (config.is_compressed()) require_valid(config, config.compressed);
   if (config.indexer.block > 0) require_key_blocks(config);
+  if (config.indexer.of_means) require_means(config);
+  if (!config.ngrams.modules.empty()) require_valid(config, config.ngrams);
   require_valid(config, config.gemma4);
   const MixtureSettings& mixture = config.mixture;
   require(mixture.num_experts >= 0, "model", "expected at least no experts");
@@ -263,6 +282,7 @@ LayerNorms layer_norms(const ModelConfig& config, int layer) {
   if (!config.shared_blocks.layers.empty()) return {"input_layernorm", "", "", ""};
   if (!config.has_mlp(layer)) return {"norm", "", "", ""};
   if (!config.has_mixer(layer)) return {"", "", "norm", ""};
+  if (config.hyper.lowrank > 0) return {};
   if (config.parallel) return {"input_layernorm", "", "", ""};
   if (config.glm_norm_names) {
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};

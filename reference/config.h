@@ -85,6 +85,7 @@ struct DeltaRuleSettings {
   std::vector<double> in_multipliers = {};  // of the columns z, x, B, C and dt of in_proj; empty: none
   double out_multiplier = 1.0;              // of out_proj
   double norm_eps = 0.0;                    // of a state space's norm; 0: rms_norm_eps
+  bool logistic_gate = false;               // Qwen4-Exp: what is normed is gated by a sigmoid, not by silu
 };
 
 /// What a family calls some modules of a layer.
@@ -179,6 +180,7 @@ struct ModelConfig {
   IndexerSettings indexer = {};         // of latent attention, or of blocks
   CompressedSettings compressed = {};
   HyperSettings hyper = {};
+  NgramSettings ngrams = {};
   SharedBlockSettings shared_blocks = {};
   Gemma4Settings gemma4 = {};
   bool attention_sinks = false;   // GPT-OSS: one more score of every head, a parameter, whose value is 0
@@ -225,6 +227,9 @@ struct ModelConfig {
     return latent.qk_nope_head_dim + latent.qk_rope_head_dim - latent_rope(layer);
   }
   bool is_compressed() const { return compressed.q_lora_rank > 0; }
+  bool has_ngrams(int layer) const {
+    return !ngrams.modules.empty() && ngrams.modules[static_cast<std::size_t>(layer)] >= 0;
+  }
   bool picks_key_blocks(int layer) const {
     return indexer.block > 0 && indexer.layers[static_cast<std::size_t>(layer)];
   }

@@ -43,7 +43,9 @@ struct IndexerSettings {
                          // many tokens (Layers::attention); 0: it picks tokens
   int local_blocks = 0;  // of which the last ones, this many, are picked whatever their scores
   std::vector<bool> layers = {};  // MiniMax M3, of each layer: whether it has an indexer
-  int group = 0;  // GLM-5.3: it picks groups of as many neighbours, topk of them at most; 0: tokens
+  int group = 0;          // GLM-5.3: it picks groups of as many neighbours, topk of them at most; 0: tokens
+  bool of_means = false;  // Qwen4-Exp: likewise beside ordinary attention, by the means of the groups' keys;
+                          // see Layers::attention
 };
 
 /// DeepSeek V4's attention (transformers, modeling_deepseek_v4.py); see Layers::compressed_attention.
@@ -63,6 +65,20 @@ struct HyperSettings {
   double eps = 0.0;
   bool head_reads_mean = false;  // GLM-5.3: the last norm reads the mean of the streams, without weights
   int sinkhorn_iters = 0;  // DeepSeek V4: streams are mixed by a matrix that is normalised as often; 0: not
+  int lowrank = 0;  // Qwen4-Exp: what is read and given are maps of all streams; see Layers::low_rank_read
+};
+
+/// Embeddings of n-grams that Qwen4-Exp's layers add to their streams; see Layers::of_ngrams.
+struct NgramSettings {
+  std::vector<int> modules = {};  // of each layer: the number of its module, from 0 on; -1: none. Empty: none
+  int size = 0;                   // tokens of the longest n-gram
+  int heads_per_ngram = 0;        // of each length from 2 on
+  int embed_dim = 0;              // entries of all heads
+  int conv_kernel = 0;            // taps of the convolution, which are `size` tokens apart
+  int vocab_base = 0;             // no head has fewer rows
+  int divisor = 1;                // of the rows of a table
+  long long seed = 0;
+  int boundary = 0;  // the token behind which an n-gram sees nothing of what is before
 };
 
 /// Transformer blocks that layers run in turn before their state space, Zamba 2's; see Layers::shared_block.

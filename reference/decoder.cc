@@ -48,6 +48,8 @@ class Path {
   }
 
   HiddenStates result() const {
+    if (config_.hyper.lowrank > 0)
+      return {layers_.low_rank_read("model.hyper_connection_mixer.", h_), router_probabilities_};
     const Var last = config_.hyper.head_reads_mean ? layers_.mean_of_streams(h_)
                      : config_.hyper.streams > 0   ? layers_.streams_read("model.hc_head.hc_", h_)
                                                    : h_;
@@ -61,12 +63,23 @@ class Path {
 
   /// A layer between whose halves a token has several streams.
   void through_streams(int layer) {
+    if (config_.hyper.lowrank > 0) return through_low_rank_streams(layer_prefix(layer), layer);
     const std::string prefix = layer_prefix(layer), attention = prefix + "attn_hc.", mlp = prefix + "ffn_hc.";
     const Var all = h_;
     h_ = layers_.streams_read(attention, all);
     const Var middle = layers_.streams_given(attention, all, mixed(layer));
     const Var read = layers_.streams_read(mlp, middle);
     h_ = layers_.streams_given(mlp, middle, fed(layer, after(layer, norms_.before_mlp, read)));
+  }
+
+  /// The same where maps of all streams say what is read and given, after n-grams of the tokens.
+  void through_low_rank_streams(const std::string& prefix, int layer) {
+    const std::string attention = prefix + "attn_hyper_connection.", mlp = prefix + "mlp_hyper_connection.";
+    const Var all =
+        config_.has_ngrams(layer) ? add(h_, layers_.of_ngrams(prefix + "ple.", layer, h_, tokens_)) : h_;
+    h_ = layers_.low_rank_read(attention, all);
+    const Var middle = layers_.low_rank_given(attention, all, mixed(layer));
+    h_ = layers_.low_rank_given(mlp, middle, fed(layer, layers_.low_rank_read(mlp, middle)));
   }
 
   void add_to_stream(const Var& x) {
@@ -89,7 +102,7 @@ class Path {
       return layers_.compressed_attention(module, layer, x, positions_, length_, given_picks_);
     if (config_.is_latent())
       return layers_.latent_attention(module, layer, x, positions_, length_, given_picks_, picks_, seen_);
-    return layers_.attention(module, layer, x, positions_, length_, seen_);
+    return layers_.attention(module, layer, x, positions_, length_, seen_, given_picks_);
   }
 
   Var recurrent(int layer, const Var& x) const {

@@ -72,8 +72,12 @@ class Layers {
   /// for each of them the tokens up to itself in the topk blocks, of `block` tokens, of the highest
   ///     max over s <= t in the block: q_th . k_s,   q_th = rope(norm(W_qh x_t)),   k_s = rope(norm(W_k x_s))
   /// where the last local_blocks of them count more than any other. A choice has no gradient.
+  /// Of Qwen4-Exp's indexer all heads together pick topk groups of those that have ended with t or before it,
+  /// by the highest sum over heads h of max(0, q_th . k_g) with q_th as above and
+  ///     k_g = rope(norm(mean of W_k x_s over the s in group g)), turned as the first of them,
+  /// and t sees these and the tokens of its own group that has not ended; or those that `given` has of it.
   Var attention(const std::string& module, int layer, const Var& x, const std::vector<double>& positions,
-                double length, KeyValuesOfLayers& seen) const;
+                double length, KeyValuesOfLayers& seen, const PicksOfLayers& given = {}) const;
 
   /// What the block that a layer runs before its state space makes of its input h and of e, the rows of the
   /// embedding:
@@ -185,6 +189,20 @@ class Layers {
   Var streams_given(const std::string& names, const Var& x, const Var& y) const;
   /// Their mean, which the last norm may read instead.
   Var mean_of_streams(const Var& x) const;
+  /// Qwen4-Exp's instead, of "model.layers.0.attn_hyper_connection." and the like, with n_s the streams
+  /// normed each by itself and times 1 + its part of a weight, and n all of them. What is read is
+  ///     1 / S sum_s sigmoid(W_up silu(W_down n / S))_s n_s
+  /// and what is given makes x_s + 2 sigmoid(W_inject n / S)_s y of x_s. The head reads the first of the two,
+  /// without another norm.
+  Var low_rank_read(const std::string& names, const Var& x) const;
+  Var low_rank_given(const std::string& names, const Var& x, const Var& y) const;
+  /// What such a layer adds to its streams first, of "model.layers.0.ple.": with e the rows of a table for
+  /// all n-grams that end with a token (ngram_table.h), and norms n_k, n_q and n_c of each stream,
+  ///     g_s = n_k(W_k e)_s . n_q(x)_s / sqrt(hidden_size),   u_s = sigmoid(sign(g_s) sqrt(|g_s|)) W_v e
+  ///     u + silu(conv(n_c(u)))
+  /// with a causal convolution whose taps are as far apart as the longest n-gram is long. Of |g_s| below 1e-6
+  /// the root is that of 1e-6, and has no gradient.
+  Var of_ngrams(const std::string& names, int layer, const Var& x, const std::vector<int>& tokens) const;
   /// h [tokens, hidden_size] in every stream.
   Var in_every_stream(const Var& h) const;
 
@@ -214,6 +232,8 @@ class Layers {
   Var stream_weights(const std::string& names, int which, Number magnitude, Number eps, const Var& x) const;
   /// The streams mixed, each [tokens, hidden_size].
   std::vector<Var> mixed_streams(const std::string& names, const Var& x) const;
+  /// Every stream normed by itself.
+  Var normed_streams(const std::string& module, const Var& x) const;
   Heads project_heads(const std::string& module, int layer, const Var& x) const;
   KeyValues normed_keys(const std::string& module, int layer, const Heads& heads) const;
   RopeOptions rotation(int layer, double length) const;
@@ -230,6 +250,10 @@ class Layers {
   std::vector<std::vector<int>> tokens_picked(const std::string& module, int layer, const Var& x,
                                               const Var& latents, const std::vector<double>& positions,
                                               double length, const PicksOfLayers& given) const;
+  /// The tokens that each token sees by Qwen4-Exp's indexer "model.layers.0.self_attn.indexer.".
+  std::vector<std::vector<int>> seen_by_means(const std::string& module, int layer, const Var& x,
+                                              const std::vector<double>& positions, double length,
+                                              const PicksOfLayers& given) const;
   /// The keys of groups, [groups, head_dim], of the indexer `module` with the keys of tokens.
   Matrix keys_of_groups(const std::string& module, const Var& keys, const Var& x) const;
   /// Heads of `size` entries, the last of which turn, or turn back.

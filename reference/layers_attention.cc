@@ -54,7 +54,8 @@ KeyValues Layers::normed_keys(const std::string& module, int layer, const Heads&
 }
 
 Var Layers::attention(const std::string& module, int layer, const Var& x,
-                      const std::vector<double>& positions, double length, KeyValuesOfLayers& seen) const {
+                      const std::vector<double>& positions, double length, KeyValuesOfLayers& seen,
+                      const PicksOfLayers& given) const {
   const Heads heads = project_heads(module, layer, x);
   const auto rotated = [&](const Var& normed) {
     return config_.rotates(layer) ? rope(normed, positions, rotation(layer, length)) : normed;
@@ -79,6 +80,8 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   options.scale = config_.attention_scale > 0.0 ? config_.attention_scale : 1.0 / std::sqrt(head_dim);
   options.window = config_.window(layer);
   options.softcap = config_.attn_logit_softcapping;
+  if (config_.indexer.of_means)
+    options.seen = seen_by_means(module + "indexer.", layer, x, positions, length, given);
   Var mixed = config_.picks_key_blocks(layer)
                   ? attention_in_blocks(in_picked_blocks(module + "indexer.", layer, x, positions, length), q,
                                         source, options)
@@ -240,7 +243,8 @@ Var Layers::delta_rule(const std::string& module, const Var& x) const {
                                  g, sigmoid(inputs.b), settings.key_heads);
   // Its norm multiplies by the weight itself, where the others multiply by 1 + weight.
   const Var normed = rms_norm(o, parameter(module + "norm.weight"), config_.rms_norm_eps);
-  return project(module + "out_proj", false, mul(normed, silu(inputs.z)));
+  const Var gate = settings.logistic_gate ? sigmoid(inputs.z) : silu(inputs.z);
+  return project(module + "out_proj", false, mul(normed, gate));
 }
 
 Var Layers::channel_gated_rule(const std::string& module, const Var& x) const {

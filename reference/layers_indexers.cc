@@ -1,5 +1,6 @@
 // What indexers pick of tokens, or of groups of them; see layers.h.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "reference/column_groups.h"
@@ -106,6 +107,32 @@ Matrix Layers::keys_of_groups(const std::string& module, const Var& keys, const 
     all.row(i) = transpose(row_sum(mul(weights, transpose(gather_rows(keys, rows))))).value();
   }
   return held_constant(all);
+}
+
+std::vector<std::vector<int>> Layers::seen_by_means(const std::string& module, int layer, const Var& x,
+                                                    const std::vector<double>& positions, double length,
+                                                    const PicksOfLayers& given) const {
+  const IndexerSettings& indexer = config_.indexer;
+  const Index size = indexer.head_dim, of_queries = Index{indexer.heads} * size;
+  RopeOptions turn = rotation(layer, length);
+  turn.head_dim = indexer.head_dim;
+  const Var both = project(module + "index_qk_proj", false, x);
+  const Var queries = rope(norm(module + "q_layernorm", slice_columns(both, 0, of_queries)), positions, turn);
+  const Var rows = slice_columns(both, of_queries, size);
+  std::vector<Var> means;
+  std::vector<double> firsts;
+  for (int first = 0; first + indexer.group <= static_cast<int>(x.rows()); first += indexer.group) {
+    const Var of_group = gather_rows(rows, numbers(first, indexer.group));
+    means.push_back(transpose(scale(row_sum(transpose(of_group)), Number{1} / Number{1.0 * indexer.group})));
+    firsts.push_back(positions[static_cast<std::size_t>(first)]);
+  }
+  Matrix keys(0, size);
+  if (!means.empty())
+    keys = held_constant(rope(norm(module + "k_layernorm", concat_rows(means)), firsts, turn).value());
+  const Number weight = Number{1} / std::sqrt(static_cast<Number>(size));
+  const auto picked = picked_by_scores(indexer, indexer.group, held_constant(queries.value()), keys,
+                                       Matrix::Constant(x.rows(), indexer.heads, Scalar(weight)));
+  return seen_of_groups(with_given(picked, given, layer), indexer.group);
 }
 
 std::vector<std::vector<int>> Layers::tokens_picked(const std::string& module, int layer, const Var& x,

@@ -39,16 +39,24 @@ Shapes parameter_shapes(const ModelConfig& config) {
     if (is_sparse && is_granite) collect.granite_experts(prefix, layer);
     if (is_sparse && !is_added && !is_granite) collect.experts(prefix + config.modules.mlp + ".", layer);
     if (is_sparse && is_added) collect.experts_added_to_mlp(prefix);
-    if (config.hyper.streams > 0) {
+    if (config.hyper.lowrank > 0) {
+      collect.low_rank_streams(prefix + "attn_hyper_connection.", true);
+      collect.low_rank_streams(prefix + "mlp_hyper_connection.", true);
+      if (config.has_ngrams(layer)) collect.ngrams(prefix + "ple.", layer);
+    } else if (config.hyper.streams > 0) {
       collect.stream_weights(prefix + "attn_hc.", 2);
       collect.stream_weights(prefix + "ffn_hc.", 2);
     }
     if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
   }
-  collect.row("model.norm", config.hidden_size);
+  if (config.hyper.lowrank > 0) {
+    collect.low_rank_streams("model.hyper_connection_mixer.", false);
+  } else {
+    collect.row("model.norm", config.hidden_size);
+  }
   if (config.latent.trained_positions)
     collect.numbers("model.rotary_emb.alpha", config.latent.qk_rope_head_dim / 2);
-  if (config.hyper.streams > 0 && !config.hyper.head_reads_mean)
+  if (config.hyper.streams > 0 && config.hyper.lowrank == 0 && !config.hyper.head_reads_mean)
     collect.stream_weights("model.hc_head.hc_", 1);
   if (config.has_lm_head && config.tie_word_embeddings) {
     collect.adapter("lm_head", config.vocab_size, config.hidden_size);

@@ -1,6 +1,8 @@
 // Modules of attention that not every family has.
 #include "reference/shape_collector.h"
 
+#include "reference/ngram_table.h"
+
 namespace streambp::STREAMBP_REFERENCE {
 
 void Collector::shared_block(int layer) {
@@ -67,6 +69,34 @@ void Collector::key_block_indexer(const std::string& module) {
   linear(module + "k_proj", indexer.head_dim, config_.hidden_size);
   row(module + "q_norm", indexer.head_dim);
   row(module + "k_norm", indexer.head_dim);
+}
+
+void Collector::indexer_of_means(const std::string& module) {
+  const IndexerSettings& indexer = config_.indexer;
+  linear(module + "index_qk_proj", Index{indexer.heads + 1} * indexer.head_dim, config_.hidden_size);
+  row(module + "q_layernorm", indexer.head_dim);
+  row(module + "k_layernorm", indexer.head_dim);
+}
+
+void Collector::low_rank_streams(const std::string& names, bool gives) {
+  const Index width = Index{config_.hyper.streams} * config_.hidden_size;
+  row(names + "hc_norm", width);
+  linear(names + "input_mix_weight_down", config_.hyper.lowrank, width);
+  linear(names + "input_mix_weight_up", width, config_.hyper.lowrank);
+  if (gives) linear(names + "block_inject_weight", config_.hyper.streams, width);
+}
+
+void Collector::ngrams(const std::string& names, int layer) {
+  const NgramSettings& settings = config_.ngrams;
+  const Index width = Index{config_.hyper.streams} * config_.hidden_size;
+  const NgramTable table =
+      ngram_table(settings, settings.modules[static_cast<std::size_t>(layer)], config_.vocab_size);
+  shapes_[names + "ple_embedding.ngram_embedding.weight"] = {
+      table.rows, settings.embed_dim / static_cast<Index>(table.heads.size())};
+  linear(names + "key_proj", width, settings.embed_dim);
+  linear(names + "value_proj", config_.hidden_size, settings.embed_dim);
+  for (const char* norm : {"norm_key", "norm_query", "norm_conv"}) row(names + norm, width);
+  shapes_[names + "conv1d.weight"] = {width, settings.conv_kernel};
 }
 
 void Collector::latent_attention(const std::string& module, int layer) {

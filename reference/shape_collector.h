@@ -77,6 +77,7 @@ class Collector {
     if (config_.gates_heads) linear(module + "g_proj", config_.query_heads_of(layer), hidden);
     if (config_.attention_sinks) shapes_[module + "sinks"] = {1, config_.num_attention_heads};
     if (config_.picks_key_blocks(layer)) key_block_indexer(module + "indexer.");
+    if (config_.indexer.of_means) indexer_of_means(module + "indexer.");
     if (!config_.qk_norm) return;
     const bool is_wide = config_.qk_norm_full_width;
     const bool is_after = config_.norms_rotated_heads;
@@ -93,6 +94,11 @@ class Collector {
 
   /// MiniMax M3's.
   void key_block_indexer(const std::string& module);
+
+  /// Qwen4-Exp's, with its maps of streams and its embeddings of n-grams.
+  void indexer_of_means(const std::string& module);
+  void low_rank_streams(const std::string& names, bool gives);
+  void ngrams(const std::string& names, int layer);
 
   void latent_attention(const std::string& module, int layer);
 

@@ -91,6 +91,7 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
     same.in_multipliers.assign(rule.in_multipliers.begin(), rule.in_multipliers.end());
   same.out_multiplier = rule.out_multiplier;
   same.norm_eps = rule.norm_eps;
+  same.logistic_gate = rule.logistic_gate;
   return same;
 }
 
@@ -119,7 +120,8 @@ reference::IndexerSettings reference_indexer(const IndexerSettings& indexer) {
           .block = static_cast<int>(std::min<int64_t>(indexer.block, std::numeric_limits<int>::max())),
           .local_blocks = static_cast<int>(indexer.local_blocks),
           .layers = indexer.layers,
-          .group = static_cast<int>(std::min<int64_t>(indexer.group, std::numeric_limits<int>::max()))};
+          .group = static_cast<int>(std::min<int64_t>(indexer.group, std::numeric_limits<int>::max())),
+          .of_means = indexer.of_means};
 }
 
 reference::CompressedSettings reference_compressed(const CompressedSettings& compressed) {
@@ -178,16 +180,32 @@ reference::SharedBlockSettings reference_blocks(const SharedBlockSettings& block
           blocks.attention_adapters};
 }
 
+reference::NgramSettings reference_ngrams(const NgramSettings& ngrams) {
+  reference::NgramSettings same;
+  for (const int64_t module : ngrams.modules) same.modules.push_back(static_cast<int>(module));
+  same.size = static_cast<int>(ngrams.size);
+  same.heads_per_ngram = static_cast<int>(ngrams.heads_per_ngram);
+  same.embed_dim = static_cast<int>(ngrams.embed_dim);
+  same.conv_kernel = static_cast<int>(ngrams.conv_kernel);
+  same.vocab_base = static_cast<int>(std::min<int64_t>(ngrams.vocab_base, std::numeric_limits<int>::max()));
+  same.divisor = static_cast<int>(std::min<int64_t>(ngrams.divisor, std::numeric_limits<int>::max()));
+  same.seed = ngrams.seed;
+  same.boundary = static_cast<int>(ngrams.boundary);
+  return same;
+}
+
 /// What some kinds of attention, and several residual streams, have of their own.
 void set_kinds_of_attention(const Config& config, reference::ModelConfig& same) {
   same.hyper = {.streams = static_cast<int>(config.hyper.streams),
                 .magnitude = config.hyper.magnitude,
                 .eps = config.hyper.eps,
                 .head_reads_mean = config.hyper.head_reads_mean,
-                .sinkhorn_iters = static_cast<int>(config.hyper.sinkhorn_iters)};
+                .sinkhorn_iters = static_cast<int>(config.hyper.sinkhorn_iters),
+                .lowrank = static_cast<int>(config.hyper.lowrank)};
+  same.ngrams = reference_ngrams(config.ngrams);
   same.limits_all_mlps = config.limits_all_mlps;
   same.clamps_all_mlps = config.clamps_all_mlps;
-  if (config.picks_key_blocks()) same.indexer = reference_indexer(config.indexer);
+  if (config.picks_key_blocks() || config.indexer.of_means) same.indexer = reference_indexer(config.indexer);
   if (config.is_latent()) {  // which has neither of the two in the reference
     same.latent = reference_latent(config.latent);
     same.indexer = reference_indexer(config.indexer);

@@ -200,15 +200,6 @@ ModelConfig tiny_qwen3_5() {
   return config;
 }
 
-ModelConfig tiny_qwen3_5_moe() {
-  ModelConfig config = tiny_qwen3_5();
-  config.intermediate_size = 0;
-  config.mixture = tiny_qwen2_moe().mixture;
-  config.mixture.norm_topk_prob = true;
-  config.mixture.sparse = {true, true};
-  return config;
-}
-
 /// Its first layer is dense.
 ModelConfig tiny_qwen3_next() {
   ModelConfig config = tiny_qwen3_5_moe();
@@ -219,6 +210,15 @@ ModelConfig tiny_qwen3_next() {
 }
 
 }  // namespace
+
+ModelConfig tiny_qwen3_5_moe() {
+  ModelConfig config = tiny_qwen3_5();
+  config.intermediate_size = 0;
+  config.mixture = tiny_qwen2_moe().mixture;
+  config.mixture.norm_topk_prob = true;
+  config.mixture.sparse = {true, true};
+  return config;
+}
 
 /// Its first layer is dense, and the experts are two groups.
 ModelConfig tiny_deepseek_v3() {
@@ -390,7 +390,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"deepseek_v4", tiny_deepseek_v4()},
           {"mistral_large4", tiny_mistral_large4()},
           {"minimax_m3", tiny_minimax_m3()},
-          {"glm5_next", tiny_glm5_next()}};
+          {"glm5_next", tiny_glm5_next()},
+          {"qwen4_exp", tiny_qwen4_exp()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

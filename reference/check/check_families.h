@@ -86,6 +86,13 @@ ModelConfig tiny_kimi_linear();
 /// is read last, and an indexer that picks one group of two tokens.
 ModelConfig tiny_glm5_next();
 
+/// Recurrent layers and attention with gates, and experts in both layers.
+ModelConfig tiny_qwen3_5_moe();
+
+/// The same with two residual streams, n-grams of two and three tokens in the first layer, and an indexer
+/// that picks one group of two tokens in the second.
+ModelConfig tiny_qwen4_exp();
+
 /// By the family's name, with settings that act within the few tokens of a tiny batch.
 std::vector<std::pair<std::string, ModelConfig>> tiny_families();
 

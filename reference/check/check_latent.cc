@@ -132,4 +132,21 @@ ModelConfig tiny_glm5_next() {
   return config;
 }
 
+ModelConfig tiny_qwen4_exp() {
+  ModelConfig config = tiny_qwen3_5_moe();
+  config.delta_rule.logistic_gate = true;
+  config.indexer = {.topk = 1, .heads = 2, .head_dim = 5, .group = 2, .of_means = true};
+  config.hyper = {.streams = 2, .lowrank = 3};
+  config.ngrams = {.modules = {0, -1},
+                   .size = 3,
+                   .heads_per_ngram = 1,
+                   .embed_dim = 4,
+                   .conv_kernel = 2,
+                   .vocab_base = 5,
+                   .divisor = 4,
+                   .seed = 7,
+                   .boundary = 1};
+  return config;
+}
+
 }  // namespace streambp::STREAMBP_REFERENCE

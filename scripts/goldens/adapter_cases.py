@@ -336,6 +336,19 @@ ADAPTERS = {
     ),
     # Every linear map of either kind of layer, indexers' among them, whose adapters have a part in choices and no gradient.
     "glm5-next-lora-all_linear": Adapter("glm5-next", "b2_right", {"target_modules": "all-linear"}, seed=272),
+    # Maps of streams, of n-grams and of both kinds of layers, and norms of streams.
+    "qwen4-exp-lora-linear": Adapter(
+        "qwen4-exp",
+        "b2_left",
+        {
+            "target_modules": ["input_mix_weight_down", "input_mix_weight_up", "block_inject_weight", "ple.key_proj", "value_proj", "in_proj_qkv", "out_proj", "q_proj", "o_proj",
+                               "shared_expert.up_proj"],
+            "modules_to_save": ["norm_query", "hyper_connection_mixer.hc_norm"],
+        },
+        seed=284,
+    ),
+    # Every linear map, indexers' among them, whose adapters have a part in choices and no gradient.
+    "qwen4-exp-lora-all_linear": Adapter("qwen4-exp", "b2_right", {"target_modules": "all-linear"}, seed=285),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

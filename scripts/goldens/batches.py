@@ -184,6 +184,8 @@ CASES = {
     "mistral-large4-shared-sft-packed": ("mistral-large4-shared", packed(TWO_ROWS)),
     "minimax-m3-sft-packed": ("minimax-m3", packed(TWO_ROWS)),
     "glm5-next-sft-packed": ("glm5-next", packed(TWO_ROWS)),
+    "qwen4-exp-sft-packed": ("qwen4-exp", packed(TWO_ROWS)),
+    "qwen4-exp-pairs-sft-packed_jumps": ("qwen4-exp-pairs", packed(JUMPS, across=(0,))),
     "glm5-next-listed-sft-packed_jumps": ("glm5-next-listed", packed(JUMPS, across=(0,))),
 }
 

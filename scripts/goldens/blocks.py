@@ -17,6 +17,8 @@ def blocks_that_are_picked(config):
     """How many blocks, groups or tokens an indexer picks for a token."""
     if config.model_type == "minimax_m3_vl_text":
         return config.index_topk_blocks
+    if config.model_type == "qwen4_exp_text":
+        return config.indexer_budget // config.indexer_compress_ratio
     return config.index_topk // getattr(config, "index_kpool", 1)
 
 

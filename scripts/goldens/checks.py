@@ -18,6 +18,7 @@ from goldens.passes import (
     load_model,
     parameters_of,
     relative_difference,
+    with_whole_tables,
     worst,
 )
 from goldens.blocks import blocks_that_are_picked, has_blocks
@@ -53,6 +54,7 @@ def check_weights(model, tensors, weights):
     loaded = parameters_of(model)
     gradients = gradients_of(tensors)
     fixed = fixed_tensors(model)
+    weights = with_whole_tables(weights)
     if weights.keys() != loaded.keys() | fixed.keys():  # Step 3.7's text model alone is saved as transformers holds it
         weights = as_in_file(weights, model.config.model_type)
     if not (loaded.keys() == gradients.keys() and loaded.keys() | fixed.keys() == weights.keys()):
@@ -288,6 +290,8 @@ def picks(config):
     """Whether some layer has an indexer: of DeepSeek V4 and MiniMax M3 those of one kind."""
     if config.model_type == "minimax_m3_vl_text":
         return "minimax_m3_sparse" in config.layer_types
+    if config.model_type == "qwen4_exp_text":
+        return "indexed_attention" in config.layer_types
     return hasattr(config, "index_topk") and (config.model_type != "deepseek_v4" or "compressed_sparse_attention" in config.layer_types)
 
 
@@ -304,7 +308,8 @@ def check_picks(model, inputs):
             forward(model, inputs)
     gap, picked, topk = math.inf, 0, blocks_that_are_picked(model.config)
     for scores in picking.scores:
-        ordered = (scores.flatten(0, -2) if has_blocks(model) else scores[real]).sort(descending=True).values
+        one_by_one = scores.dim() == 1 or has_blocks(model)
+        ordered = (scores.reshape(-1, scores.shape[-1]) if one_by_one else scores[real]).sort(descending=True).values
         if topk >= ordered.shape[-1]:
             continue
         chooses = ordered[:, topk] > torch.finfo(ordered.dtype).min / 2  # others see no more than they may

@@ -22,6 +22,7 @@ IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
     *("deepseek_v4", "glm5_next_text", "hy_v4", "kimi_linear", "minimax_m2", "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    "qwen4_exp_text",
 )
 
 
@@ -286,13 +287,25 @@ def read_tensors(path):
         return {name: file.get_tensor(name) for name in file.keys()}
 
 
+def with_whole_tables(tensors):
+    """`tensors` of a weight file with Qwen4-Exp's tables of n-grams, which it holds in parts, whole as gradients have them."""
+    result, parts = {}, {}
+    for name, tensor in tensors.items():
+        stem, is_part, rest = name.partition(".shard_")
+        if is_part:
+            parts.setdefault(f"{stem}.weight", {})[int(rest.removesuffix(".weight"))] = tensor
+        else:
+            result[name] = tensor
+    return result | {name: torch.cat([rows for _, rows in sorted(of_table.items())]) for name, of_table in parts.items()}
+
+
 def forward(model, inputs, **options):
     """All of `inputs` goes to the model, as trainers call it: without a cache, which packed rows would not survive."""
     return model(**inputs, use_cache=False, **options)
 
 
 def last_norm(model):
-    names = ("norm", "norm_f", "embedding_norm", "final_layernorm")
+    names = ("norm", "norm_f", "embedding_norm", "final_layernorm", "hyper_connection_mixer")
     return next(getattr(model.model, name) for name in names if hasattr(model.model, name))
 
 

@@ -48,7 +48,7 @@ SEQUENCE = {"importance_sampling_level": "sequence"}
 TOKEN_RATIO = {"old": True, "ratio": 1.5}
 SEQUENCE_RATIO = {"old": True, "sequence_ratio": 1.2}
 
-ROUTER = {model: {"router_aux_loss_coef": 0.05} for model in ("mixtral", "qwen2-moe", "gpt-oss", "qwen3-next", "qwen3-5-moe")}
+ROUTER = {model: {"router_aux_loss_coef": 0.05} for model in ("mixtral", "qwen2-moe", "gpt-oss", "qwen3-next", "qwen3-5-moe", "qwen4-exp")}
 
 CASES = (
     Case("mistral", "grpo", "delta", {"delta": 1.1, "beta": 0.05, "use_bias_correction_kl": True}),

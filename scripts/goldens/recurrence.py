@@ -63,14 +63,29 @@ def _of_each_document(forward, spans_of_rows):
     return of_documents
 
 
+def _ngrams_of_each_document(forward, spans_of_rows):
+    """The same of what Qwen4-Exp's layers add of n-grams, which end at a document's beginning, and so does their convolution."""
+
+    def of_documents(hidden_states, input_ids, cache, conv_mask=None):
+        rows = []
+        for row, spans in enumerate(spans_of_rows):
+            parts = [(slice(row, row + 1), slice(begin, end)) for begin, end in spans]
+            rows.append(torch.cat([forward(hidden_states[part], input_ids[part], cache) for part in parts], dim=1))
+        return torch.cat(rows)
+
+    return of_documents
+
+
 def keep_documents_apart(backbone):
     """Lets the recurrent layers of `backbone`, a transformers model without its head, see one document at a time."""
 
     def before(module, args, kwargs):
-        for layer in recurrences(module):
-            layer.__dict__.pop("forward", None)
-            if is_packed(kwargs):
-                layer.forward = _of_each_document(layer.forward, document_spans(kwargs))
+        of_ngrams = [layer.ple for layer in module.layers if getattr(layer, "ple", None) is not None]
+        for layers, of_each in ((recurrences(module), _of_each_document), (of_ngrams, _ngrams_of_each_document)):
+            for layer in layers:
+                layer.__dict__.pop("forward", None)
+                if is_packed(kwargs):
+                    layer.forward = of_each(layer.forward, document_spans(kwargs))
 
     backbone.register_forward_pre_hook(before, with_kwargs=True)
 

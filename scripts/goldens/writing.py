@@ -34,8 +34,8 @@ def write_model(folder, spec, auto_class=transformers.AutoModelForCausalLM):
                 has_bound = spec.model_type == "glm5_next_text" and model.config.linear_lower_bound is not None
                 parameter.mul_(5.0).add_(1.5 if has_bound else -2.0)
         for name, buffer in fixed_tensors(model).items():
-            if ".indexer." in name:
-                continue  # parameters, drawn above
+            if ".indexer." in name or ".ple_embedding." in name:
+                continue  # parameters, drawn above; how n-grams are hashed
             if name.endswith(".tid2eid"):  # each token's experts, all different
                 drawn = torch.rand(len(buffer), spec.settings["n_routed_experts"], generator=generator)
                 buffer.copy_(drawn.argsort(dim=1)[:, : buffer.shape[1]])

@@ -91,8 +91,9 @@ std::optional<LayerRuns> rebuild_by_every(const Settings& settings, const Config
   const bool can_keep = config.can_store_attention(layer);
   LayerRuns runs;
   if (kept(settings.keep.keys_values) && can_keep) runs.keys_values = -1.0;
-  // Without attention, and without what only attention needs.
-  if ((kept(settings.keep.attention) && can_keep) || kept(settings.keep.attention_half))
+  // Without attention, and without what only attention needs, but where n-grams stand before it.
+  if ((kept(settings.keep.attention) && can_keep) ||
+      (kept(settings.keep.attention_half) && !config.ngrams.are_in(layer)))
     runs.projections = runs.attention = runs.keys_values = 0.0;
   if (kept(settings.keep.attention_half)) runs.output = 0.0;
   if (kept(settings.keep.gate_up) && config.can_store_gate_up(layer)) runs.mlp = 0.0;

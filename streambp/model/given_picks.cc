@@ -125,8 +125,10 @@ void give(const Config& config, const Batch& batch, c10::Device device, RowPicks
         "of "
         "their own, or of all {} layers",
         name, k, given_layers, config.indexer.topk,
-        config.indexer.group > 0 ? "index_topk / index_kpool" : "index_topk", with_indexer,
-        config.num_hidden_layers);
+        config.indexer.of_means    ? "indexer_budget / indexer_compress_ratio"
+        : config.indexer.group > 0 ? "index_topk / index_kpool"
+                                   : "index_topk",
+        with_indexer, config.num_hidden_layers);
   const Candidates candidates(config, batch);
   const MemoryScope scope("picked rows");
   for (size_t i = 0; i < layers.size(); ++i) {

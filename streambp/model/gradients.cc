@@ -90,6 +90,12 @@ std::vector<Parameter*> present(const std::vector<Parameter*>& parameters, bool 
 
 std::vector<Parameter*> Model::head_parameters(bool trainable_alone) const {
   std::vector<Parameter*> all{norm_.weight};
+  if (const StreamMixer& mixer = head_mixer_; mixer.is_there()) {
+    for (const Linear* map : {mixer.down, mixer.up}) {
+      all.push_back(map->weight);
+      if (map->adapter) all.insert(all.end(), {map->adapter->a, map->adapter->b, map->adapter->bias});
+    }
+  }
   if (config_.has_head_gates()) {
     for (const char* name : {"model.hc_head.hc_fn", "model.hc_head.hc_base", "model.hc_head.hc_scale"})
       all.push_back(&parameter(name));

@@ -50,11 +50,6 @@ at::Tensor DecoderLayer::normed(const at::Tensor& x, const RmsNorm& norm, const 
   return norm.weight == nullptr ? x : ops.rms_norm(x, norm);
 }
 
-at::Tensor DecoderLayer::mixer_input(const at::Tensor& x, const ModelOps& ops) const {
-  const StreamGates& gates = weights_.into_attention;
-  return normed(gates.are_there() ? sum_streams(x, gates) : x, weights_.before_attention, ops);
-}
-
 at::Tensor DecoderLayer::attention_input(const at::Tensor& x, const Rows& rows, const ModelOps& ops) const {
   if (!weights_.block.is_there()) return mixer_input(x, ops);
   return ops.rms_norm(at::cat({x, rows.embedded}, /*dim=*/1), weights_.block.input_norm);
@@ -131,18 +126,24 @@ Carry DecoderLayer::state_after(const at::Tensor& x, const Rows& rows, const Bef
   if (!has_mixer()) return {};
   const MemoryScope scope("attention");
   Carry own;
-  const at::Tensor read = weights_.block.is_there() ? with_block(x, rows, before, {}, own.attention) : x;
+  at::Tensor tail;
+  const at::Tensor read = weights_.block.is_there() ? with_block(x, rows, before, {}, own.attention)
+                                                    : with_ngrams(x, rows, before, tail);
   own.recurrent =
       delta_rule_carry(weights_.delta_rule, mixer_input(read, own_ops()), rows.offsets, before.recurrent);
+  own.recurrent.ngram_tail = std::move(tail);
   return own;
 }
 
-LayerOutput DecoderLayer::forward(const at::Tensor& x, const Rows& rows, const Before& before,
+LayerOutput DecoderLayer::forward(const at::Tensor& given, const Rows& rows, const Before& before,
                                   const LayerRun& run, Activations known) const {
   Carry own;
+  at::Tensor tail;
+  const at::Tensor x = with_ngrams(given, rows, before, tail);
   const at::Tensor residual = with_recurrence(x, rows, before, run, own, known.attention_half);
   at::Tensor attended = has_mixer() ? mixed(x, rows, before, run, own, known) : at::Tensor();
   LayerOutput result = finish(x, residual, std::move(attended), rows, run, std::move(known));
+  own.recurrent.ngram_tail = std::move(tail);
   result.own = std::move(own);
   return result;
 }
@@ -256,7 +257,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Bef
     const PickingRows picking{rows.picks, index_, rows.begin, rows.sequence_begin};
     picked = picked_key_blocks(
         weights_.indexer, [&] { return mixer_input(x.detach(), own_ops()); },
-        rope_of(rows, /*of_queries=*/false), rows.offsets, picking);
+        {rope_of(rows, /*of_queries=*/false), rows.stream_rope}, rows.offsets, picking);
   }
   AttentionHeads heads = attention_heads(x, rows, run, known.projected, before.shared);
   own = std::move(heads.own);
@@ -287,24 +288,16 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
   return finish(x, x, std::move(attended), rows, run, std::move(known));
 }
 
-at::Tensor DecoderLayer::attention_half(const at::Tensor& x, const Rows& rows, const Before& before,
+at::Tensor DecoderLayer::attention_half(const at::Tensor& given, const Rows& rows, const Before& before,
                                         const LayerRun& run, Carry& own) const {
-  if (!has_mixer()) return x;
+  if (!has_mixer()) return given;
   Activations known;
+  at::Tensor tail;
+  const at::Tensor x = with_ngrams(given, rows, before, tail);
   const at::Tensor residual = with_recurrence(x, rows, before, run, own, known.attention_half);
   const at::Tensor attended = mixed(x, rows, before, run, own, known);
+  own.recurrent.ngram_tail = std::move(tail);
   return add_attention(residual, attended, known.attention_half);
-}
-
-at::Tensor DecoderLayer::add_attention(const at::Tensor& x, const at::Tensor& attended,
-                                       at::Tensor& half) const {
-  const MemoryScope scope("attention");
-  if (attended.defined()) {
-    half = config_.reads_outputs() ? linear(attended, {weights_.o_proj}, {half}).front()
-                                   : linear_add(x, attended, *weights_.o_proj, half);
-  }
-  if (config_.has_streams()) return add_to_streams(x, half, weights_.out_of_attention);
-  return config_.norms_outputs() ? rms_norm_add(x, half, weights_.after_attention) : half;
 }
 
 MixtureRun DecoderLayer::mixture_run(const Rows& rows, const LayerRun& run, bool graph_only) const {
@@ -343,14 +336,16 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
   at::Tensor input, raw;
   {
     const MemoryScope scope("MLP");
-    const at::Tensor read = config_.has_streams() ? sum_streams(middle, weights_.into_mlp)
-                            : is_parallel()       ? x
-                                                  : middle;
+    const at::Tensor read = weights_.mlp_streams.is_there() ? read_streams(weights_.mlp_streams, middle)
+                            : config_.has_streams()         ? sum_streams(middle, weights_.into_mlp)
+                            : is_parallel()                 ? x
+                                                            : middle;
     input = normed(read, weights_.before_mlp, run.ops);
     if (config_.reads_outputs()) raw = through({}, input);
   }
   if (!config_.reads_outputs()) return through(middle, input);
   input.reset();
+  if (weights_.mlp_streams.is_there()) return give_to_streams(weights_.mlp_streams, middle, raw);
   if (config_.has_streams()) return add_to_streams(middle, raw, weights_.out_of_mlp);
   if (sparse_ && weights_.mlp.down_proj != nullptr) {
     const MemoryScope scope("MLP");
@@ -365,7 +360,8 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
 bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
   if (w.delta_rule.trainable() || w.latent.trainable() || w.compressed.trainable() ||
-      w.per_layer.trainable() || w.block.trainable())
+      w.per_layer.trainable() || w.block.trainable() || w.attention_streams.trainable() ||
+      w.mlp_streams.trainable() || w.ngrams.trainable())
     return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
   for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.output_gate, w.recurrent_out,

@@ -12,8 +12,10 @@
 #include "streambp/model/layers/delta_rule_layer.h"
 #include "streambp/model/layers/key_block_indexer.h"
 #include "streambp/model/layers/latent_layer.h"
+#include "streambp/model/layers/ngram_input.h"
 #include "streambp/model/layers/per_layer_input.h"
 #include "streambp/model/layers/shared_block.h"
+#include "streambp/model/layers/stream_mixer.h"
 #include "streambp/model/model_ops.h"
 #include "streambp/ops/attention/attention.h"
 #include "streambp/ops/hyper_connection.h"
@@ -41,6 +43,7 @@ struct Rows {
   /// Tokens [n]; where the layers read them (Gemma 4) the model's first hidden states [n, D], which are part
   /// of the layer's graph, and where their gradient is added; undefined: nobody wants it.
   at::Tensor tokens, embedded, embedded_gradient;
+  at::Tensor ngrams = {};     // [n, size]: the last tokens of each, where layers read them
   RowPicks* picks = nullptr;  // of the stream, where layers have indexers
 
   int64_t size() const { return end - begin; }
@@ -146,8 +149,10 @@ class DecoderLayer {
     GatedMlp mlp;                           // of a dense layer, or one with both
     Mixture mixture;                        // of a sparse one
     RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
-    // Only with Config::has_streams(): of what each half reads and gives.
+    // Only with Config::has_streams(): of what each half reads and gives, by gates or by maps.
     StreamGates into_attention, out_of_attention, into_mlp, out_of_mlp;
+    StreamMixer attention_streams, mlp_streams;
+    NgramInput ngrams;  // only where Config::ngrams are in the layer
     SharedBlock block;  // only with Config::runs_block(), whose projections are q_proj, k_proj and v_proj
     PerLayerInput per_layer;            // only with Config::has_per_layer_inputs()
     Parameter* layer_scalar = nullptr;  // [1], only with Config::layer_scalar
@@ -254,6 +259,8 @@ class DecoderLayer {
   /// Activations::attention_half; where it is known, the sum is wanted for its graph alone.
   at::Tensor with_recurrence(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                              Carry& own, const at::Tensor& half) const;
+  /// x with what the layer adds to its streams of n-grams, or x itself; `tail` receives what that hands on.
+  at::Tensor with_ngrams(const at::Tensor& x, const Rows& rows, const Before& before, at::Tensor& tail) const;
   /// The output for x [n, D], its residual (with_recurrence) and what its attention gave (add_attention),
   /// with what the run keeps of `known`.
   LayerOutput finish(const at::Tensor& x, const at::Tensor& residual, at::Tensor attended, const Rows& rows,

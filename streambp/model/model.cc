@@ -17,6 +17,7 @@
 #include "streambp/model/quantized/quantized_weights.h"
 #include "streambp/model/quantized/unpack.h"
 #include "streambp/ops/dry_run.h"
+#include "streambp/ops/ngrams.h"
 #include "streambp/ops/rows/rows.h"
 #include "streambp/ops/sum_dtype.h"
 
@@ -50,6 +51,7 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
   if (embedded_gradient.defined()) rows.embedded_gradient = embedded_gradient.narrow(0, begin, end - begin);
   if (local_rope.cosine.defined()) rows.local_rope = local_rope.rows(begin, end);
   if (query_rope.cosine.defined()) rows.query_rope = query_rope.rows(begin, end);
+  if (ngrams.defined()) rows.ngrams = ngrams.narrow(0, begin, end - begin);
   if (log_positions.defined()) rows.log_positions = log_positions.narrow(0, begin, end - begin);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);
@@ -118,7 +120,12 @@ Model::Model(const Config& config, const Placement& placement,
   if (config.latent.trained_positions) alpha_ = &parameter(kTrainedFrequencies);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) layers_.push_back(make_layer(i));
   embedding_ = &parameter("model.embed_tokens.weight");
-  norm_ = norm_of("model.norm");
+  if (config.has_low_rank_streams()) {
+    head_mixer_ = stream_mixer("model.hyper_connection_mixer", /*gives=*/false);
+    norm_ = head_mixer_.norm;
+  } else {
+    norm_ = norm_of("model.norm");
+  }
   if (config.has_head_gates())
     head_gates_ = stream_gates("model.hc_head.hc_", 0, /*magnitude=*/1.0, config.hyper.eps);
   if (config.plain_norms) {
@@ -297,6 +304,9 @@ Stream Model::prepare(const Batch& batch) const {
   if (config_.query_scale_beta != 0.0)
     stream.query_rope = rope_of(config_.rope, given_rope_, config_.rotary_dim, batch,
                                 query_scales(config_, batch.positions.to(device())));
+  if (!config_.ngrams.modules.empty())
+    stream.ngrams =
+        ngram_tokens(stream.batch.tokens, batch.offsets, config_.ngrams.size, config_.ngrams.boundary);
   if (config_.latent.trained_positions)
     stream.log_positions = batch.positions.to(device()).to(at::kDouble).log1p_();
   if (config_.layers_read_embedding()) {

@@ -34,6 +34,7 @@ struct Stream {
   /// Where layers read them (Gemma 4): the model's first hidden states [N, D], and where the gradient that
   /// layers leave for them is added (undefined: nobody wants it).
   at::Tensor embedded, embedded_gradient;
+  at::Tensor ngrams = {};                    // of all tokens, where layers read them: [N, size]
   std::shared_ptr<SharedKeysValues> shared;  // null where every layer has its own; a pass's own
   std::shared_ptr<RowPicks> picks;           // null where no layer has an indexer; a pass's own
   std::shared_ptr<RouterBalance> balance;    // null where no loss balances the experts; a pass's own
@@ -178,6 +179,8 @@ class Model {
   const RmsNorm& norm() const { return norm_; }
   /// Of what the final norm reads, where it is a sum of several residual streams by gates.
   const StreamGates& head_gates() const { return head_gates_; }
+  /// With Config::has_low_rank_streams() what the heads read goes through this instead, and norm() is its.
+  const StreamMixer& head_mixer() const { return head_mixer_; }
   /// The embedding itself where the model ties them.
   const Linear& head() const { return *head_; }
   bool has_head() const { return head_ != nullptr; }
@@ -238,6 +241,8 @@ class Model {
   StreamGates gates_of_given(const std::string& names);
   GatedMlp make_mlp(const std::string& name);
   GatedMlp make_fused_mlp(const std::string& name, int64_t width);
+  NgramInput make_ngrams(const std::string& name, int64_t index);
+  StreamMixer stream_mixer(const std::string& names, bool gives);
   /// Gives all MLPs of a layer the clamped gate.
   void clamp_all(DecoderLayer::Weights& weights) const;
   Mixture make_mixture(const std::string& name, int64_t index);
@@ -301,6 +306,7 @@ class Model {
   Parameter* embedding_ = nullptr;
   RmsNorm norm_;
   StreamGates head_gates_;  // only with Config::has_head_gates()
+  StreamMixer head_mixer_;  // only with Config::has_low_rank_streams()
   const Linear* head_ = nullptr;
   const Linear* value_head_ = nullptr;
   double embedding_scale_ = 1.0;  // rounded where the config says so

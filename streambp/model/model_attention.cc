@@ -37,8 +37,15 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
   if (config_.gates_heads) weights.output_gate = add_map(name + ".g_proj", /*bias=*/false);
   if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));
   if (config_.attention_sinks) weights.sinks = &parameter(name + ".sinks");
-  if (!config_.picks_key_blocks() || !config_.has_indexer(index)) return;
+  if (!config_.has_indexer(index)) return;
   const std::string in = name + ".indexer.";
+  if (config_.indexer.of_means) {
+    const int64_t size = config_.indexer.head_dim;
+    const auto maps = add_fused_maps(in + "index_qk_proj", {config_.indexer.heads * size, size});
+    weights.indexer = {maps[0], maps[1], norm_of(in + "q_layernorm"), norm_of(in + "k_layernorm"),
+                       config_.indexer};
+    return;
+  }
   weights.indexer = {add_map(in + "q_proj", /*bias=*/false), add_map(in + "k_proj", /*bias=*/false),
                      norm_of(in + "q_norm"), norm_of(in + "k_norm"), config_.indexer};
 }

@@ -275,28 +275,6 @@ void Model::make_channel_rule(const std::string& name, DecoderLayer::Weights& we
   weights.o_proj = add_residual_map(name + ".o_proj", /*bias=*/false);
 }
 
-StreamGates Model::stream_gates(const std::string& names, int64_t which, double magnitude, double eps) {
-  const int64_t streams = config_.hyper.streams;
-  return {add_rows(parameter(names + "fn"), which * streams, streams),
-          add_rows(parameter(names + "base"), which * streams, streams),
-          add_rows(parameter(names + "scale"), which, 1),
-          magnitude,
-          eps,
-          config_.rms_norm_eps};
-}
-
-StreamGates Model::gates_of_given(const std::string& names) {
-  const HyperSettings& hyper = config_.hyper;
-  const bool mixes = hyper.sinkhorn_iters > 0;
-  StreamGates gates = stream_gates(names, 1, hyper.magnitude, mixes ? 0.0 : hyper.eps);
-  if (!mixes) return gates;
-  const int64_t first = 2 * hyper.streams, count = hyper.streams * hyper.streams;
-  gates.mix = {add_rows(parameter(names + "fn"), first, count),
-               add_rows(parameter(names + "base"), first, count), add_rows(parameter(names + "scale"), 2, 1),
-               hyper.eps, hyper.sinkhorn_iters};
-  return gates;
-}
-
 RmsNorm Model::norm_of(const std::string& name) const {
   return {&parameter(name + ".weight"), config_.rms_norm_eps, config_.norm_adds_one, config_.norm_centers};
 }
@@ -348,7 +326,11 @@ DecoderLayer Model::make_layer(int64_t index) {
     weights.mlp = make_mlp(mlp);
     if (config_.is_sparse(index)) make_mixture_next_to_mlp(prefix, weights);
   }
-  if (config_.has_streams()) {
+  if (config_.has_low_rank_streams()) {
+    weights.attention_streams = stream_mixer(prefix + "attn_hyper_connection", /*gives=*/true);
+    weights.mlp_streams = stream_mixer(prefix + "mlp_hyper_connection", /*gives=*/true);
+    if (config_.ngrams.are_in(index)) weights.ngrams = make_ngrams(prefix + "ple", index);
+  } else if (config_.has_streams()) {
     const std::string attention = prefix + "attn_hc.", feed = prefix + "ffn_hc.";
     weights.into_attention = stream_gates(attention, 0, /*magnitude=*/1.0, config_.hyper.eps);
     weights.out_of_attention = gates_of_given(attention);

@@ -94,6 +94,7 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
     lora.modules_to_save = {"norm", "lm_head"};
     // An indexer's norm can't be among them: no gradient reaches it.
     if (model.config().has_indexers()) lora.modules_to_save = {"layernorm", "model.norm", "lm_head"};
+    if (model.config().has_low_rank_streams()) lora.modules_to_save = {"hc_norm", "norm_query", "lm_head"};
     // Nor those of blocks that layers share.
     if (model.config().has_shared_blocks()) lora.modules_to_save = {"mamba.norm", "model.norm", "lm_head"};
   }

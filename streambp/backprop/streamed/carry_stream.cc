@@ -79,7 +79,7 @@ std::unique_ptr<CarryStream> carry_stream(const Model& model, const Stream& stre
   const Config& config = model.config();
   if (!config.has_mixer(layer)) return no_carry_stream();
   if (config.is_recurrent(layer)) {
-    auto states = std::make_unique<StateStream>(model, chunks, holds);
+    auto states = std::make_unique<StateStream>(model, chunks, holds, layer);
     if (!config.attends(layer)) return states;
     return both_carries(std::make_unique<KeyValueStream>(model, layer, chunks, holds), std::move(states));
   }

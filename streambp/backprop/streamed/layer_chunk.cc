@@ -34,7 +34,8 @@ at::Tensor OtherInputs::backward(const at::Tensor& output, const Carry& own, con
   for (const auto& [carried, left] : {std::pair(own.attention.keys, received.attention.keys),
                                       std::pair(own.attention.values, received.attention.values),
                                       std::pair(own.recurrent.state, received.recurrent.state),
-                                      std::pair(own.recurrent.tail, received.recurrent.tail)}) {
+                                      std::pair(own.recurrent.tail, received.recurrent.tail),
+                                      std::pair(own.recurrent.ngram_tail, received.recurrent.ngram_tail)}) {
     if (!left.defined()) continue;
     roots.push_back(carried);
     gradients.push_back(left);

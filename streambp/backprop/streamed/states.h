@@ -13,7 +13,8 @@ namespace streambp {
 /// that is ever there: of what a chunk continues, and of what it leaves.
 class StateStream final : public CarryStream {
  public:
-  StateStream(const Model& model, const Chunks& chunks, Holds holds);
+  /// Of `layer`, if what it adds of n-grams is to be handed on as well; -1: it isn't.
+  StateStream(const Model& model, const Chunks& chunks, Holds holds, int64_t layer = -1);
 
   /// A state cannot be had without those before it.
   int64_t first_seen_by(int64_t) const override { return 0; }
@@ -33,6 +34,7 @@ class StateStream final : public CarryStream {
   std::vector<bool> continued_;          // of each chunk: whether the next one continues its last sequence
   at::Tensor states_;                    // [held, Hv, Dk, Dv]; undefined: convolutions have none
   at::Tensor tails_;                     // [held, kernel - 1, channels]
+  at::Tensor ngram_tails_;               // [held, rows, S D]; undefined: the layer adds nothing of n-grams
   std::array<DeltaCarry, 2> gradients_;  // of what even and odd chunks leave
 };
 

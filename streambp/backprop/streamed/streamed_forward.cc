@@ -115,7 +115,8 @@ void StreamedForward::forward_again(int64_t layer) {
   allocate_input(layer + 1);
   const DecoderLayer& decoder = model_.layers()[layer];
   const KeptActivations& kept = kept_[layer];
-  const bool needs_attention = !kept.replaces_attention();
+  // What a layer adds of n-grams before its first half reads earlier rows.
+  const bool needs_attention = !kept.replaces_attention() || model_.config().ngrams.are_in(layer);
   const MemoryScope scope("chunk");
   Attending attending;
   if (needs_attention) attending = begin(layer, /*keep=*/false);

@@ -113,6 +113,7 @@ namespace {
 /// Why rows of one sequence cannot lie on several ranks; null: they can.
 const char* reason_for_whole_sequences(const Config& config) {
   if (config.has_indexers()) return "its indexers pick among the rows of a whole sequence";
+  if (!config.ngrams.modules.empty()) return "its embeddings of n-grams read rows before those of a rank";
   if (config.has_shared_blocks())
     return "the state that its layers hand on needs attention to the rows before";
   if (config.is_compressed()) return "its blocks are of rows of a whole sequence";

@@ -56,6 +56,9 @@ struct IndexerSettings {
   /// softmax of gates, and topk counts these; a row sees its own group's rows up to itself besides. 0: it
   /// picks rows.
   int64_t group = 0;
+  /// qwen4_exp_text (indexer_compress_ratio is its group): beside ordinary attention, and a group's key is
+  /// the mean of its rows' keys, normed, and turned as its first row is.
+  bool of_means = false;
 
   int64_t rows_of_pick() const { return group > 0 ? group : 1; }
 
@@ -79,8 +82,9 @@ struct CompressedSettings {
   bool operator==(const CompressedSettings&) const = default;
 };
 
-/// Hyper-connections (hy_v4, deepseek_v4, glm5_next_text): a token has several residual streams, which gates
-/// of the token itself add up for what attention or MLP reads, and share out what it gives.
+/// Hyper-connections (hy_v4, deepseek_v4, glm5_next_text, qwen4_exp_text): a token has several residual
+/// streams, which gates of the token itself add up for what attention or MLP reads, and share out what it
+/// gives.
 struct HyperSettings {
   int64_t streams = 0;     // hc_mult; 0: the model has one residual stream, and no gates
   double magnitude = 2.0;  // hc_magnitude: the gates of what is given are as large at most
@@ -90,6 +94,9 @@ struct HyperSettings {
   /// mixed.
   int64_t sinkhorn_iters = 0;
   bool head_reads_mean = false;  // glm5_next_text: the final norm reads the streams' mean, without gates
+  /// qwen4_exp_text (hc_lowrank): the rank of the map of all normed streams to a weight of each of their
+  /// entries, of which what is read is the mean; 0: a stream has one weight.
+  int64_t lowrank = 0;
 
   bool operator==(const HyperSettings&) const = default;
 };

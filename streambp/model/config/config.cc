@@ -177,6 +177,7 @@ Config parse_settings(const ConfigReader& given) {
   parse_rope(settings, family, config);
   if (family.compressed) check_compressed(settings, config);
   if (key_blocks) check_key_blocks(settings, config);
+  if (family.qwen4_exp) check_qwen4_exp(settings, config);
   if (family.trained_positions) parse_latent_sources(settings, config);
   config.value_model = parse_value_model(settings);
   return config;
@@ -225,6 +226,7 @@ NormNames Config::norm_names(int64_t layer) const {
     return {runs_block(layer) ? "mamba_decoder.input_layernorm" : "input_layernorm", "", "", ""};
   if (!no_mixer.empty())
     return has_mixer(layer) ? NormNames{"norm", "", "", ""} : NormNames{"", "", "norm", ""};
+  if (has_low_rank_streams()) return {};
   if (parallel) return {"input_layernorm", "", "", ""};
   if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
   if (glm_norm_names)

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "streambp/model/config/attention_settings.h"
+#include "streambp/model/config/mixture_settings.h"
+#include "streambp/model/config/ngram_settings.h"
 #include "streambp/model/config/parameter_names.h"
 #include "streambp/model/config/parameter_shapes.h"
 #include "streambp/model/config/shared_blocks.h"
@@ -41,62 +43,6 @@ struct RopeSettings {
   bool operator==(const RopeSettings&) const = default;
 };
 
-/// A mixture of experts instead of a layer's MLP (Mixtral, Qwen2-MoE, Qwen3-MoE, GPT-OSS, DeepSeek V3,
-/// GLM-4.5, ERNIE 4.5, Granite, LFM2), or next to it (Gemma 4).
-struct MixtureSettings {
-  int64_t num_experts = 0;  // 0: every MLP is dense
-  int64_t num_experts_per_tok = 0;
-  int64_t moe_intermediate_size = 0;
-  bool norm_topk_prob = false;                  // whether the chosen experts' weights are made to sum to 1
-  double router_aux_loss_coef = 0.0;            // weight of the routers' load-balancing loss
-  bool output_router_logits = false;            // whether transformers' own loss has that term
-  std::vector<bool> sparse;                     // of each layer: experts, or a dense MLP
-  int64_t shared_expert_intermediate_size = 0;  // of an expert that every token has; 0: none
-  /// mixtral: files call mlp.gate block_sparse_moe.gate, and an expert's gate_proj, up_proj and down_proj w1,
-  /// w3 and w2.
-  bool block_sparse_moe_names = false;
-  /// kimi_linear: the same, and shared_experts and the router's correction are called as they are here.
-  bool kimi_names = false;
-  /// gpt_oss: router and experts have biases, and all experts of a layer are two tensors, whose gate and up
-  /// projections alternate.
-  bool biased_interleaved = false;
-  /// granite: all experts of a layer are two tensors input_linear and output_linear, [out, in] for each,
-  /// under block_sparse_moe, and the shared expert is the layer's shared_mlp.
-  bool granite_names = false;
-  /// deepseek_v3, glm4_moe: the shared expert (n_shared_experts of them, side by side) is added as it is,
-  /// under the name shared_experts; else times the sigmoid of a gate.
-  bool shared_expert_ungated = false;
-  /// deepseek_v3, glm4_moe, lfm2_moe: scores are sigmoids of the router's logits, not a softmax. The choice
-  /// is among the experts of the topk_group best of n_group groups; the chosen scores themselves, normalised
-  /// or not, times routed_scaling_factor are the weights.
-  bool sigmoid_scores = false;
-  /// The same and ernie4_5_moe: the choice is by scores to which a stored number of each expert is added
-  /// (e_score_correction_bias, which no gradient reaches).
-  bool corrected = false;
-  bool wide_logits = false;   // mistral_large4_text: the router's are float32 or wider, as corrected ones are
-  double added_to_sum = 0.0;  // to what chosen scores are divided by
-  double least_sum = 0.0;     // ernie4_5_moe (moe_norm_min): what they are divided by at least
-  int64_t n_group = 1;
-  int64_t topk_group = 1;
-  double routed_scaling_factor = 1.0;
-  /// gemma4: every layer has its MLP as well, and both read the first half's result through norms of their
-  /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
-  /// each; each expert's weight is multiplied by a trained number.
-  bool next_to_mlp = false;
-  bool stacked = false;  // hy_v4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
-  /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether
-  /// a token's experts are those of a table (mlp.gate.tid2eid), weighted by their scores. Empty: in none.
-  bool sqrt_softplus_scores = false;
-  std::vector<bool> hashed = {};
-  bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
-  /// Whether transformers' classes have a loss that balances the experts, of the softmax of their scores.
-  bool has_router_loss() const { return !sigmoid_scores && !sqrt_softplus_scores && !wide_logits; }
-  /// Whether all experts of a layer are two tensors, [out, in] for each.
-  bool is_stacked() const { return granite_names || next_to_mlp || stacked; }
-
-  bool operator==(const MixtureSettings&) const = default;
-};
-
 /// The gated delta rule of layers that are recurrent instead of attending (Qwen3-Next, Qwen3.5, Kimi Linear),
 /// or the state space in its place (Mamba-2), whose groups of B and C are key heads, or a convolution between
 /// two gates alone (LFM2), which is as one value head without keys.
@@ -121,6 +67,7 @@ struct DeltaRuleSettings {
   bool norms_gated = true;        // falcon_h1 (mamba_rms_norm): whether there is a norm of what is gated ...
   bool norm_before_gate = false;  // ... or of the same before its gate
   double norm_eps = 0.0;          // zamba2: of that norm; 0: rms_norm_eps
+  bool logistic_gate = false;     // qwen4_exp_text (output_gate_type): the gate of the output is no silu
   /// falcon_h1: factors of the rows of in_proj for gates, x, B, C and steps (ssm_in_multiplier times those of
   /// ssm_multipliers), and of out_proj (ssm_out_multiplier).
   std::array<double, 5> in_multipliers = {1.0, 1.0, 1.0, 1.0, 1.0};
@@ -236,6 +183,7 @@ struct Config {
   IndexerSettings indexer;
   CompressedSettings compressed;
   HyperSettings hyper;
+  NgramSettings ngrams;
   SharedBlockSettings shared_blocks;
   Gemma4Settings gemma4;
   MixtureSettings mixture;
@@ -358,7 +306,9 @@ struct Config {
   bool norms_outputs() const { return sandwich_norms || norm_after; }
   bool has_streams() const { return hyper.streams > 0; }
   /// Whether what the final norm reads is a sum of streams by gates.
-  bool has_head_gates() const { return has_streams() && !hyper.head_reads_mean; }
+  bool has_head_gates() const { return has_streams() && !hyper.head_reads_mean && !has_low_rank_streams(); }
+  /// Whether maps of all streams, and not gates of each, say what is read of them and given to them.
+  bool has_low_rank_streams() const { return hyper.lowrank > 0; }
   /// Numbers of a token between two layers: those of its residual streams, side by side.
   int64_t residual_width() const { return has_streams() ? hyper.streams * hidden_size : hidden_size; }
   /// Whether the backward pass reads what attention and MLP give: a norm's, or that of their shares in

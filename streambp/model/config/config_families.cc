@@ -20,6 +20,7 @@ constexpr FamilyWindows kFromLayer{.layers = WindowLayers::kFromLayer};
 
 constexpr FamilyRope kQuarter{.partial = 0.25};
 constexpr FamilyRope kQuarterOfImages{.partial = 0.25, .image_keys = true};
+constexpr FamilyRope kWholeOfImages{.partial = 1.0, .image_keys = true};
 
 // The sizes of text parts, which their files leave out where they are the class's.
 constexpr const char* kGemma3Text = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
@@ -47,6 +48,9 @@ constexpr const char* kMistralText = R"({"vocab_size": 32000, "hidden_size": 409
   "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8})";
 constexpr const char* kQwen35Text = R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
   "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4})";
+constexpr const char* kQwen4ExpText = R"({"vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40,
+  "num_attention_heads": 16, "num_key_value_heads": 2, "moe_intermediate_size": 512,
+  "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10, "num_experts": 512})";
 constexpr const char* kQwen35MoeText = R"({"vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40,
   "num_attention_heads": 16, "num_key_value_heads": 2, "moe_intermediate_size": 512,
   "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8, "num_experts": 256})";
@@ -235,6 +239,9 @@ constexpr auto kFamilies = std::to_array<Family>({
   {.name = "qwen3_next", .head_dim = 256, .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true,
    .fused_recurrence = true, .rope = kQuarter,
    .experts = {.router = Router::kSoftmax, .shared = true, .normalised = true}},
+  {.name = "qwen4_exp_text", .whole = {.model_type = "qwen4_exp", .sizes = kQwen4ExpText}, .head_dim = 256,
+   .qk_norm = QkNorm::kOfHeads, .norm_adds_one = true, .recurrent = true, .qwen4_exp = true, .rope = kWholeOfImages,
+   .experts = {.router = Router::kSoftmax, .shared = true, .always = true, .reads_norm = true, .normalised = true}},
   {.name = "seed_oss", .positions = 524288, .head_dim = 128, .head_dim_disputed = true, .pad_token_id = 1,
    .bias = {.output_key = "attention_out_bias", .mlp_key = "mlp_bias", .qkv = true},
    .dropouts = {"attention_dropout", "residual_dropout"}},

@@ -166,6 +166,8 @@ void parse_hyper(const ConfigReader& settings, const Family& family, Config& con
   }
   if (!family.hyper) {
     for (const char* key : {"hc_mult", "hc_magnitude", "hc_eps"}) settings.only(key, nullptr);
+    if (family.qwen4_exp) return;
+    for (const char* key : {"hc_count", "hc_lowrank"}) settings.only(key, nullptr);
     return;
   }
   constexpr int64_t kMostStreams = 64;
@@ -260,6 +262,7 @@ void parse_family(const ConfigReader& settings, const Family& family, Config& co
   parse_no_rope(settings, family, config);
   if (family.recurrent) {
     parse_recurrent(settings, family, config);
+    if (family.qwen4_exp) parse_qwen4_exp(settings, config);
     if (family.glm5_next) parse_group_indexer(settings, family, config);
   } else {
     parse_windows(settings, family, config);

@@ -356,8 +356,9 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
   if (of_family.router == Router::kOfAllLayers) return parse_all_sparse(settings, of_family, layers, mixture);
   mixture.moe_intermediate_size =
       settings.size("moe_intermediate_size", kMaxIntermediate / mixture.num_experts);
-  if (of_family.always) settings.only("norm_topk_prob", true);
-  mixture.norm_topk_prob = of_family.always || settings.flag("norm_topk_prob", of_family.normalised);
+  const bool is_fixed = of_family.always && !of_family.reads_norm;
+  if (is_fixed) settings.only("norm_topk_prob", true);
+  mixture.norm_topk_prob = is_fixed || settings.flag("norm_topk_prob", of_family.normalised);
   mixture.sparse = sparse_layers(settings, layers);
   if (of_family.always &&
       std::find(mixture.sparse.begin(), mixture.sparse.end(), false) != mixture.sparse.end())

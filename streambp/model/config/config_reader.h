@@ -218,6 +218,9 @@ void parse_hashed_mixture(const ConfigReader& settings, Config& config);
 nlohmann::json in_words_of_minimax_m3(const ConfigReader& settings);
 void parse_key_blocks(const ConfigReader& settings, Config& config);
 void check_key_blocks(const ConfigReader& settings, const Config& config);  // once rotary_dim is there
+/// What Qwen4-Exp alone has, once it is there which layers attend.
+void parse_qwen4_exp(const ConfigReader& settings, Config& config);
+void check_qwen4_exp(const ConfigReader& settings, const Config& config);  // once rotary_dim is there
 
 /// Fills rotary_dim, rope, local_rope and the scale of queries, once sizes and family are there.
 void parse_rope(const ConfigReader& settings, const Family& family, Config& config);

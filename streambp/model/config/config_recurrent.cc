@@ -43,6 +43,7 @@ std::vector<bool> recurrent_layers(const ConfigReader& settings, const Family& f
   }
   // transformers 4's names of a state space's layers, which 5 reads too.
   const std::set<json> attends = family.state_space ? std::set<json>{"full_attention", "attention"}
+                                 : family.qwen4_exp ? std::set<json>{"full_attention", "indexed_attention"}
                                                     : std::set<json>{"full_attention"},
                        recurs = family.state_space ? std::set<json>{"linear_attention", "mamba"}
                                                    : std::set<json>{"linear_attention"};
@@ -53,7 +54,8 @@ std::vector<bool> recurrent_layers(const ConfigReader& settings, const Family& f
   }
   if (!good)
     settings.refuse("layer_types",
-                    fmt::format("full_attention or linear_attention for each of the {} layers", count));
+                    fmt::format("{} or linear_attention for each of the {} layers",
+                                family.qwen4_exp ? "indexed_attention" : "full_attention", count));
   return recurrent;
 }
 

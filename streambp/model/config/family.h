@@ -132,7 +132,8 @@ struct FamilyExperts {
   Router router = Router::kNone;
   bool two_names = false;        // num_local_experts as good as num_experts
   bool shared = false;           // a gated expert that every token has
-  bool always = false;           // no layer has a dense MLP, and weights always sum to 1
+  bool always = false;           // no layer has a dense MLP, and weights always sum to 1 ...
+  bool reads_norm = false;       // ... unless norm_topk_prob says otherwise
   bool normalised = false;       // norm_topk_prob where it is absent
   bool normalised_null = false;  // and where it is null
   bool block_sparse_moe_names = false;
@@ -232,6 +233,7 @@ struct Family {
   bool fused_recurrence = false;  // in_proj_qkvz and in_proj_ba
   bool kimi = false;              // Kimi Linear's rule with a gate for each channel, and its keys
   bool glm5_next = false;         // the same with a bound, and GLM-5.3's indexers, streams and clamps
+  bool qwen4_exp = false;         // Qwen4-Exp's streams, indexers and embeddings of n-grams
   bool convolutions = false;      // instead of the delta rule, and LFM2's keys of sizes
   std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
   const char* mlp_width = "intermediate_size";

@@ -37,14 +37,22 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
       if (config.is_sparse(layer)) list.mixture_next_to_mlp(at);
     }
     list.norm_of_layer(at, norms.after_mlp);
-    if (config.has_streams()) {
+    if (config.has_low_rank_streams()) {
+      for (const char* half : {"attn_hyper_connection.", "mlp_hyper_connection."})
+        list.low_rank_streams(at + half, /*gives=*/true);
+      if (config.ngrams.are_in(layer)) list.ngrams(at + "ple.", layer);
+    } else if (config.has_streams()) {
       for (const char* gates : {"attn_hc.", "ffn_hc."})
         list.stream_gates(at + gates, 2, "", config.hyper.sinkhorn_iters > 0);
     }
     if (config.has_per_layer_inputs()) list.per_layer_maps(at);
     if (config.layer_scalar) list.layer_scalar(at);
   }
-  list.norm("model.norm", hidden);
+  if (config.has_low_rank_streams()) {
+    list.low_rank_streams("model.hyper_connection_mixer.", /*gives=*/false);
+  } else {
+    list.norm("model.norm", hidden);
+  }
   if (config.latent.trained_positions) list.per_head(kTrainedFrequencies, config.latent.qk_rope_head_dim / 2);
   if (config.has_head_gates()) list.stream_gates("model.hc_head.", 1, "hc_");
   if (config.value_model) {

@@ -68,6 +68,35 @@ void ShapeList::key_block_indexer(const std::string& in) {
   add("k_norm.weight", {indexer.head_dim});
 }
 
+void ShapeList::indexer_of_means(const std::string& in) {
+  const IndexerSettings& indexer = config_.indexer;
+  const auto add = [&](const char* name, std::vector<int64_t> shape) {
+    shapes_.push_back({in + name, std::move(shape), ParameterRole::kIndexer});
+  };
+  add("index_qk_proj.weight", {(indexer.heads + 1) * indexer.head_dim, config_.hidden_size});
+  add("q_layernorm.weight", {indexer.head_dim});
+  add("k_layernorm.weight", {indexer.head_dim});
+}
+
+void ShapeList::low_rank_streams(const std::string& in, bool gives) {
+  const int64_t width = config_.residual_width(), rank = config_.hyper.lowrank;
+  norm(in + "hc_norm", width);
+  linear(in + "input_mix_weight_down", rank, width);
+  linear(in + "input_mix_weight_up", width, rank);
+  if (gives) linear(in + "block_inject_weight", config_.hyper.streams, width);
+}
+
+void ShapeList::ngrams(const std::string& in, int64_t layer) {
+  const NgramSettings& settings = config_.ngrams;
+  const int64_t width = config_.residual_width(), module = settings.modules[static_cast<size_t>(layer)];
+  matrix(in + "ple_embedding.ngram_embedding", ngram_table_rows(settings, module),
+         settings.embed_dim / settings.heads(), ParameterRole::kTable);
+  linear(in + "key_proj", width, settings.embed_dim);
+  linear(in + "value_proj", config_.hidden_size, settings.embed_dim);
+  for (const char* of : {"norm_key", "norm_query", "norm_conv"}) norm(in + of, width);
+  shapes_.push_back({in + "conv1d.weight", {width, 1, settings.conv_kernel}, ParameterRole::kConvolution});
+}
+
 void ShapeList::latent_attention(const std::string& at, int64_t layer) {
   const LatentAttentionSettings& latent = config_.latent;
   const int64_t hidden = config_.hidden_size, heads = config_.num_attention_heads;

@@ -127,11 +127,16 @@ class ShapeList {
     if (config_.attention_sinks)
       shapes_.push_back({in + "sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
     if (config_.picks_key_blocks() && config_.has_indexer(layer)) key_block_indexer(in + "indexer.");
+    if (config_.indexer.of_means && config_.has_indexer(layer)) indexer_of_means(in + "indexer.");
   }
 
   void indexer(const std::string& in);
   // MiniMax M3's.
   void key_block_indexer(const std::string& in);
+  // Qwen4-Exp's, and what its streams are read and added to by; `gives`: whether anything is.
+  void indexer_of_means(const std::string& in);
+  void low_rank_streams(const std::string& in, bool gives);
+  void ngrams(const std::string& in, int64_t layer);
 
   void latent_attention(const std::string& at, int64_t layer);
 

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -218,10 +219,40 @@ bool is_of_shared_keys_values(const std::string& name, const Config& config) {
   return false;
 }
 
+// How transformers hashes n-grams is in its files too, as integers; here it is computed, and has to be the
+// same.
+bool is_of_ngram_hash(const std::string& name, const StoredTensor& tensor, const Config& config) {
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.ngrams.are_in(layer)) continue;
+    const std::string in = fmt::format("model.layers.{}.ple.ple_embedding.", layer);
+    if (!name.starts_with(in)) continue;
+    const int64_t module = config.ngrams.modules[static_cast<size_t>(layer)];
+    const std::string part = name.substr(in.size());
+    std::vector<int64_t> numbers = ngram_head_rows(config.ngrams, module);
+    if (part == "layer_multipliers") {
+      numbers = ngram_multipliers(config.ngrams, module, config.vocab_size);
+    } else if (part == "ngram_heads_offsets") {
+      std::exclusive_scan(numbers.begin(), numbers.end(), numbers.begin(), int64_t{0});
+    } else if (part != "ngram_heads_vocab_sizes") {
+      return false;
+    }
+    std::vector<int64_t> stored(numbers.size());
+    const SafetensorsEntry& entry = tensor.entry();
+    if (entry.dtype == "I64" && entry.end - entry.begin == stored.size() * sizeof(int64_t))
+      tensor.read(0, std::as_writable_bytes(std::span(stored)));
+    if (stored != numbers)
+      throw InputError("{}: tensor {} is not what config.json says of n-grams, expected [{}] in I64",
+                       tensor.file.path().string(), shown(tensor.name), fmt::join(numbers, ", "));
+    return true;
+  }
+  return false;
+}
+
 // Some files of tied models hold the embedding twice.
 bool is_tolerated(const std::string& name, const StoredTensor& tensor, const Tensors& tensors,
                   const Config& config) {
-  if (is_rope_table(name) || is_of_shared_keys_values(name, config)) return true;
+  if (is_rope_table(name) || is_of_shared_keys_values(name, config) || is_of_ngram_hash(name, tensor, config))
+    return true;
   const auto embedding = tensors.find(kEmbeddingWeight);
   if (name != kHeadWeight || !config.tie_word_embeddings || embedding == tensors.end()) return false;
   const SafetensorsEntry& tied = embedding->second.entry();

@@ -133,7 +133,29 @@ std::vector<std::pair<std::string, StoredTensor>> parameters_in(const std::strin
   return parts.empty() ? of_convolutions(name, tensor, config) : parts;
 }
 
+namespace {
+
+constexpr std::string_view kTable = ".ple_embedding.ngram_embedding", kPart = ".shard_", kWeight = ".weight";
+
+/// Which part of a table of n-grams has this name; -1: it is none's.
+int64_t part_of_table(const std::string& name) {
+  const auto at = name.find(kTable);
+  if (at == std::string::npos || !name.ends_with(kWeight)) return -1;
+  std::string_view rest = std::string_view(name).substr(at + kTable.size());
+  if (!rest.starts_with(kPart)) return -1;
+  rest = rest.substr(kPart.size(), rest.size() - kPart.size() - kWeight.size());
+  int64_t part = -1;
+  const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), part);
+  return end.ec == std::errc() && end.ptr == rest.data() + rest.size() ? part : -1;
+}
+
+}  // namespace
+
 bool Pieces::take(const std::string& name, const StoredTensor& tensor) {
+  if (const int64_t part = config_.ngrams.modules.empty() ? -1 : part_of_table(name); part >= 0) {
+    const std::string table = name.substr(0, name.find(kTable) + kTable.size());
+    return pieces_[table + std::string(kWeight)].emplace(part, tensor).second;
+  }
   if (!config_.clamps_all_mlps) return false;
   if (const auto at = name.find(kOfPublishedExperts); at != std::string::npos) {
     const std::string_view rest = std::string_view(name).substr(at + kOfPublishedExperts.size());
@@ -157,9 +179,40 @@ bool Pieces::take(const std::string& name, const StoredTensor& tensor) {
   return false;
 }
 
+StoredTensor Pieces::table_of(const std::string& parameter,
+                              const std::map<int64_t, StoredTensor>& pieces) const {
+  const StoredTensor& first = pieces.begin()->second;
+  StoredTensor whole{first.file, first.name, first.entry()};
+  SafetensorsEntry& entry = *whole.part;
+  entry.shape = {0, first.entry().shape.back()};
+  entry.begin = entry.end = 0;
+  for (int64_t i = 0; i < config_.ngrams.parts; ++i) {
+    const auto piece = pieces.find(i);
+    if (piece == pieces.end())
+      throw InputError("{}: of parameter {} part {} of {} (split_ngram_parts) is missing",
+                       first.file.path().string(), parameter, i, config_.ngrams.parts);
+    const SafetensorsEntry& own = piece->second.entry();
+    if (own.shape.size() != 2 || own.shape[1] != entry.shape[1] || own.dtype != entry.dtype)
+      throw InputError("{}: tensor {} is {} {}, expected {} rows of {} as of {}",
+                       piece->second.file.path().string(), shown(piece->second.name), own.dtype,
+                       shown(own.shape), entry.dtype, entry.shape[1], shown(first.name));
+    entry.shape[0] += own.shape[0];
+    entry.end += own.end - own.begin;
+    whole.pieces.push_back(piece->second);
+  }
+  if (const int64_t last = pieces.rbegin()->first; last >= config_.ngrams.parts)
+    throw InputError("{}: tensor {}: expected {} parts of {} (split_ngram_parts)", first.file.path().string(),
+                     shown(pieces.rbegin()->second.name), config_.ngrams.parts, parameter);
+  return whole;
+}
+
 std::vector<std::pair<std::string, StoredTensor>> Pieces::joined() const {
   std::vector<std::pair<std::string, StoredTensor>> all;
   for (const auto& [parameter, pieces] : pieces_) {
+    if (parameter.find(kTable) != std::string::npos) {
+      all.emplace_back(parameter, table_of(parameter, pieces));
+      continue;
+    }
     const StoredTensor& first = pieces.begin()->second;
     const bool of_experts = parameter.find(".mlp.experts.") != std::string::npos;
     const int64_t in_one = parameter.find("gate_up_proj") != std::string::npos ? 2 : 1;

@@ -20,8 +20,8 @@ std::vector<std::pair<std::string, StoredTensor>> parameters_in(const std::strin
                                                                 const StoredTensor& tensor,
                                                                 const Config& config);
 
-/// What published files of MiniMax M3 hold by itself, each expert's maps, and gate and up projections, and
-/// parameters hold together.
+/// What files hold by itself and parameters hold together: of MiniMax M3, as it is published, each expert's
+/// maps, and gate and up projections; of Qwen4-Exp parts of tables of n-grams.
 class Pieces {
  public:
   explicit Pieces(const Config& config) : config_(config) {}
@@ -34,6 +34,8 @@ class Pieces {
   std::vector<std::pair<std::string, StoredTensor>> joined() const;
 
  private:
+  StoredTensor table_of(const std::string& parameter, const std::map<int64_t, StoredTensor>& pieces) const;
+
   const Config& config_;
   /// By the name of the parameter, and where in it a piece begins, counted in pieces.
   std::map<std::string, std::map<int64_t, StoredTensor>> pieces_;

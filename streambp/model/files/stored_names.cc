@@ -232,6 +232,7 @@ std::string stored_name(const Config& config, const std::string& parameter) {
     for (const auto& [stored, ours] : kGlm5NextModules) name = with_replaced(std::move(name), ours, stored);
     return name;
   }
+  if (config.has_low_rank_streams()) return name;
   if (config.has_streams()) {
     for (const auto& [stored, ours] : kHunyuanModules) name = with_replaced(std::move(name), ours, stored);
     return name;
@@ -269,6 +270,7 @@ std::string parameter_name(const Config& config, const std::string& stored) {
     for (const auto& [theirs, ours] : kGlm5NextModules) name = with_replaced(std::move(name), theirs, ours);
     return name;
   }
+  if (config.has_low_rank_streams()) return name;
   if (config.has_streams()) {
     for (const auto& [theirs, ours] : kHunyuanModules) name = with_replaced(std::move(name), theirs, ours);
     return name;

@@ -121,7 +121,8 @@ at::Tensor gated(const DeltaRule& rule, const at::Tensor& hidden, const at::Tens
   return rule.settings.state_space
              ? norm_of_gated(hidden, z, *rule.norm, rule.settings.key_heads, rule.norm_eps)
              : gated_rms_norm(hidden, z, *rule.norm, rule.norm_eps,
-                              rule.settings.channel_gates ? NormGate::kLogistic : NormGate::kSilu);
+                              rule.settings.channel_gates || rule.settings.logistic_gate ? NormGate::kLogistic
+                                                                                         : NormGate::kSilu);
 }
 
 /// LFM2's: conv(b x) between its gates b and z, [n, D].

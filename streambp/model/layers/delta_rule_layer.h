@@ -22,6 +22,7 @@ namespace streambp {
 struct DeltaCarry {
   at::Tensor state;  // [Hv, Dk, Dv], float32, or float64 of float64 rows; undefined: a convolution has none
   at::Tensor tail;   // [kernel - 1, channels]: the convolution's last inputs
+  at::Tensor ngram_tail = {};  // the same of what a layer adds of n-grams (NgramOutput::tail); else undefined
 };
 
 /// The same of the sequence that some rows continue, and where gradients that reach it are added; undefined
@@ -29,6 +30,7 @@ struct DeltaCarry {
 struct DeltaBefore {
   StateBefore state;
   TailBefore tail;
+  TailBefore ngram_tail = {};
 };
 
 /// The maps, in the model's names below model.layers.N.linear_attn. Of Mamba-2 in_proj_qkv, in_proj_z and

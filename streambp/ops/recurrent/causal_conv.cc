@@ -18,6 +18,10 @@ struct ConvInputs {
   std::vector<int64_t> offsets;
   Parameter* bias = nullptr;
   bool silu = true;
+  int64_t dilation = 1;  // rows from one tap to the next
+
+  /// Rows before one that it sees.
+  int64_t window(const at::Tensor& weight) const { return (weight.size(2) - 1) * dilation; }
 
   /// The bias as the sums take it; undefined: there is none.
   at::Tensor wide_bias() const {
@@ -38,9 +42,9 @@ void check(const ConvInputs& in, const at::Tensor& weight) {
 /// Of the tail before, or of its gradient.
 void check_tail(const at::Tensor& tail, const ConvInputs& in, const at::Tensor& weight, const char* what) {
   if (!tail.defined()) return;
-  if (tail.sizes() != at::IntArrayRef({weight.size(2) - 1, in.x.size(1)}) ||
+  if (tail.sizes() != at::IntArrayRef({in.window(weight), in.x.size(1)}) ||
       tail.scalar_type() != in.x.scalar_type())
-    throw InputError("causal convolution: {}: expected [{}, {}] of the rows' dtype", what, weight.size(2) - 1,
+    throw InputError("causal convolution: {}: expected [{}, {}] of the rows' dtype", what, in.window(weight),
                      in.x.size(1));
 }
 
@@ -51,7 +55,7 @@ at::Tensor tap(const at::Tensor& weight, int64_t j, const at::Tensor& x) {
 
 /// One sequence's rows after what comes before them: [window + rows, channels].
 struct ConvSequence {
-  int64_t first, rows, window;  // window: K - 1
+  int64_t first, rows, window;  // window: rows before one that it sees
   bool begins_run, ends_run;
 
   at::Tensor rows_of(const at::Tensor& x) const { return x.narrow(0, first, rows); }
@@ -64,9 +68,11 @@ struct ConvSequence {
 
   /// The convolution's sums over such rows: [rows, channels].
   at::Tensor sums(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) const {
-    at::Tensor sum = input.narrow(0, window, rows) * tap(weight, window, input);
+    const int64_t last = weight.size(2) - 1;
+    at::Tensor sum = input.narrow(0, window, rows) * tap(weight, last, input);
     if (bias.defined()) sum.add_(bias);
-    for (int64_t j = 0; j < window; ++j) sum.addcmul_(input.narrow(0, j, rows), tap(weight, j, input));
+    for (int64_t j = 0; j < last; ++j)
+      sum.addcmul_(input.narrow(0, j * window / last, rows), tap(weight, j, input));
     return sum;
   }
 };
@@ -81,7 +87,7 @@ std::vector<ConvSequence> sequences_of(const ConvInputs& in, int64_t window) {
 
 ConvOutput forward_plain(const ConvInputs& in, const at::Tensor& weight) {
   ConvOutput output;
-  const int64_t window = weight.size(2) - 1;
+  const int64_t window = in.window(weight);
   output.hidden = at::empty(in.x.sizes(), in.x.options());
   output.tail = at::empty({window, in.x.size(1)}, in.x.options());
   for (const ConvSequence& sequence : sequences_of(in, window)) {
@@ -96,10 +102,10 @@ ConvOutput forward_plain(const ConvInputs& in, const at::Tensor& weight) {
 /// The gradient of x. d_hidden and d_tail are undefined where nothing reaches them.
 at::Tensor backward_plain(const ConvInputs& in, Parameter& weight, const at::Tensor& d_hidden,
                           const at::Tensor& d_tail, const at::Tensor& d_before) {
-  const int64_t window = weight.value.size(2) - 1, channels = in.x.size(1);
+  const int64_t window = in.window(weight.value), taps = weight.value.size(2), channels = in.x.size(1);
   const auto wide = in.x.options().dtype(sum_dtype(in.x));
   at::Tensor dx = at::empty(in.x.sizes(), in.x.options());
-  const at::Tensor d_weight = weight.trainable() ? at::zeros({window + 1, channels}, wide) : at::Tensor();
+  const at::Tensor d_weight = weight.trainable() ? at::zeros({taps, channels}, wide) : at::Tensor();
   for (const ConvSequence& sequence : sequences_of(in, window)) {
     const at::Tensor d_input = at::zeros({window + sequence.rows, channels}, wide);
     if (d_hidden.defined()) {
@@ -108,21 +114,23 @@ at::Tensor backward_plain(const ConvInputs& in, Parameter& weight, const at::Ten
       const at::Tensor d_sum =
           in.silu ? at::silu_backward(d_rows, sequence.sums(input, weight.value, in.wide_bias())) : d_rows;
       if (in.bias != nullptr) accumulate_sum(*in.bias, d_sum);
-      for (int64_t j = 0; j <= window; ++j) {
-        d_input.narrow(0, j, sequence.rows).addcmul_(d_sum, tap(weight.value, j, in.x));
-        if (d_weight.defined()) d_weight[j].add_((input.narrow(0, j, sequence.rows) * d_sum).sum(0));
+      for (int64_t j = 0; j < taps; ++j) {
+        const int64_t at = j * in.dilation;
+        d_input.narrow(0, at, sequence.rows).addcmul_(d_sum, tap(weight.value, j, in.x));
+        if (d_weight.defined()) d_weight[j].add_((input.narrow(0, at, sequence.rows) * d_sum).sum(0));
       }
     }
     if (sequence.ends_run && d_tail.defined()) d_input.narrow(0, sequence.rows, window).add_(d_tail);
     sequence.rows_of(dx).copy_(d_input.narrow(0, window, sequence.rows));
     if (sequence.begins_run && d_before.defined()) at::Tensor(d_before).add_(d_input.narrow(0, 0, window));
   }
-  if (d_weight.defined()) accumulate_sum(weight, d_weight.t().reshape({1, channels, 1, window + 1}));
+  if (d_weight.defined()) accumulate_sum(weight, d_weight.t().reshape({1, channels, 1, taps}));
   return dx;
 }
 
-bool is_fused(const at::Tensor& x, const at::Tensor& weight) {
-  return is_for_cpu(x) && has_fused_kernels({x, weight}) && weight.size(2) <= cpu::kMostTaps;
+bool is_fused(const ConvInputs& in, const at::Tensor& weight) {
+  return in.dilation == 1 && is_for_cpu(in.x) && has_fused_kernels({in.x, weight}) &&
+         weight.size(2) <= cpu::kMostTaps;
 }
 
 /// Channels that a thread takes at once: whole registers, so that a channel's sums are the same on any number
@@ -217,12 +225,13 @@ at::Tensor backward_fused(const ConvInputs& strided, Parameter& weight, const at
 }
 
 ConvOutput forward(const ConvInputs& in, const at::Tensor& weight) {
-  return is_fused(in.x, weight) ? forward_fused(in, weight) : forward_plain(in, weight);
+  return is_fused(in, weight) ? forward_fused(in, weight) : forward_plain(in, weight);
 }
 
 ConvInputs checked(const at::Tensor& x, const Parameter& weight, const std::vector<int64_t>& offsets,
-                   const TailBefore& before, Parameter* bias = nullptr) {
+                   const TailBefore& before, Parameter* bias = nullptr, int64_t dilation = 1) {
   ConvInputs in{x.detach(), before.tail.defined() ? before.tail.detach() : before.tail, offsets, bias};
+  in.dilation = dilation;
   check(in, weight.value);
   check_tail(in.before, in, weight.value, "the tail before");
   check_tail(before.gradient, in, weight.value, "the gradient of the tail before");
@@ -248,7 +257,7 @@ ConvOutput run(const at::Tensor& x, Parameter& weight, const TailBefore& before,
   const auto outputs =
       differentiable({x}, {std::move(output.hidden), std::move(output.tail)}, "causal_conv",
                      [in = std::move(in), &weight, d_before = before.gradient](std::vector<at::Tensor>&& dy) {
-                       const auto backward = is_fused(in.x, weight.value) ? backward_fused : backward_plain;
+                       const auto backward = is_fused(in, weight.value) ? backward_fused : backward_plain;
                        return std::vector<at::Tensor>{backward(in, weight, dy[0], dy[1], d_before)};
                      });
   return {outputs[0], outputs[1]};
@@ -259,6 +268,11 @@ ConvOutput run(const at::Tensor& x, Parameter& weight, const TailBefore& before,
 ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
                             const TailBefore& before, Parameter* bias) {
   return run(x, weight, before, checked(x, weight, offsets, before, bias));
+}
+
+ConvOutput dilated_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
+                             const TailBefore& before, int64_t dilation) {
+  return run(x, weight, before, checked(x, weight, offsets, before, /*bias=*/nullptr, dilation));
 }
 
 ConvOutput causal_conv(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,

@@ -30,6 +30,11 @@ struct ConvOutput {
 ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
                             const TailBefore& before, Parameter* bias = nullptr);
 
+/// The same with taps that are `dilation` rows apart, y_t = sum_j weight_j x_(t - (K - 1 - j) dilation):
+/// tails have (K - 1) dilation rows. Op by op in ATen.
+ConvOutput dilated_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
+                             const TailBefore& before, int64_t dilation);
+
 /// The sums alone, without SiLU or bias.
 ConvOutput causal_conv(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
                        const TailBefore& before);

@@ -77,6 +77,14 @@ class LayerFlops {
     if (weights.o_proj != nullptr) output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);
     keys_values_.add(weights.into_attention);
+    keys_values_.add_reading(weights.attention_streams);
+    for (const Linear* map : {weights.ngrams.key_proj, weights.ngrams.value_proj}) {
+      if (map != nullptr) keys_values_.add(*map);
+    }
+    down_.add_reading(weights.mlp_streams);
+    for (const Linear* map : {weights.attention_streams.inject, weights.mlp_streams.inject}) {
+      if (map != nullptr) down_.add(*map);
+    }
     // As often as the layer: what they give is no norm's, and nothing of them is kept.
     for (const StreamGates* gates : {&weights.out_of_attention, &weights.into_mlp, &weights.out_of_mlp})
       down_.add(*gates);
@@ -126,8 +134,16 @@ double head_flops(const Model& model, const Objective& objective, const Settings
   MapFlops head, theirs;
   head.add(model.head());
   head.add(model.head_gates());
-  if (teacher != nullptr) theirs.add(teacher->head()), theirs.add(teacher->head_gates());
-  return rows * (runs * (head.forward + theirs.forward) + head.backward);
+  MapFlops reading;
+  reading.add_reading(model.head_mixer());
+  head.add_reading(model.head_mixer());
+  if (teacher != nullptr) {
+    theirs.add(teacher->head());
+    theirs.add(teacher->head_gates());
+    theirs.add_reading(teacher->head_mixer());
+  }
+  // The backward pass of a streamed head reads the streams again.
+  return rows * (runs * (head.forward + theirs.forward) + head.backward + (streamed ? reading.forward : 0.0));
 }
 
 }  // namespace

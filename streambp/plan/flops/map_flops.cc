@@ -62,6 +62,12 @@ void MapFlops::add(const StreamGates& gates) {
   again += product;
 }
 
+void MapFlops::add_reading(const StreamMixer& mixer) {
+  if (!mixer.is_there()) return;
+  add(*mixer.down);
+  add(*mixer.up);
+}
+
 double mlp_width(const Config& config, int64_t layer) {
   const MixtureSettings& mixture = config.mixture;
   int64_t width = 0;

@@ -20,6 +20,9 @@ struct MapFlops {
 
   /// Gates of streams, which the backward pass computes again; without any nothing.
   void add(const StreamGates& gates);
+
+  /// Maps by which streams are read; without any nothing.
+  void add_reading(const StreamMixer& mixer);
 };
 
 /// Numbers of a token between the products of a layer's MLP, or of its chosen experts.

@@ -96,6 +96,32 @@ double key_block_indexer_flops(const KeyBlockIndexer& indexer, const std::vector
          2.0 * static_cast<double>(settings.heads * settings.head_dim) * visible_pairs(lengths, /*window=*/0);
 }
 
+/// The same of one that picks groups by means of keys.
+double flops_of_means(const KeyBlockIndexer& indexer, const std::vector<int64_t>& lengths) {
+  const IndexerSettings& settings = indexer.settings;
+  const bool picks = std::any_of(lengths.begin(), lengths.end(),
+                                 [&](int64_t length) { return length / settings.group > settings.topk; });
+  if (!picks) return 0.0;
+  MapFlops maps;
+  for (const Linear* map : {indexer.q_proj, indexer.k_proj}) maps.add(*map);
+  double tokens = 0.0;
+  for (const int64_t length : lengths) tokens += static_cast<double>(length);
+  return tokens * maps.forward + 2.0 * static_cast<double>(settings.heads * (settings.head_dim + 1)) *
+                                     block_pairs(lengths, settings.group, /*most=*/0);
+}
+
+/// Pairs of a row and one that it sees in the groups that are picked, or in its own that has not ended.
+double group_pairs(const std::vector<int64_t>& lengths, const IndexerSettings& settings) {
+  const auto size = static_cast<double>(settings.group);
+  double pairs = size * block_pairs(lengths, settings.group, settings.topk);
+  for (const int64_t length : lengths) {
+    const auto whole = static_cast<double>(length / settings.group),
+               rest = static_cast<double>(length % settings.group);
+    pairs += whole * size * (size - 1.0) / 2.0 + rest * (rest + 1.0) / 2.0;
+  }
+  return pairs;
+}
+
 /// Pairs of a row and one that it sees in the blocks of keys that are picked for a head, its own among them.
 double key_block_pairs(const std::vector<int64_t>& lengths, const IndexerSettings& settings) {
   const auto triangle = [](int64_t n) { return static_cast<double>(n) * static_cast<double>(n + 1) / 2.0; };
@@ -112,6 +138,7 @@ double key_block_pairs(const std::vector<int64_t>& lengths, const IndexerSetting
 }  // namespace
 
 double indexer_flops(const DecoderLayer::Weights& weights, const std::vector<int64_t>& lengths) {
+  if (weights.indexer.settings.of_means) return flops_of_means(weights.indexer, lengths);
   if (weights.indexer.is_there()) return key_block_indexer_flops(weights.indexer, lengths);
   if (weights.compressed.indexer.q_b_proj != nullptr) return block_indexer_flops(weights.compressed, lengths);
   const Indexer& indexer = weights.latent.indexer;
@@ -150,6 +177,13 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     for (const StreamGates* gates :
          {&weights.into_attention, &weights.out_of_attention, &weights.into_mlp, &weights.out_of_mlp})
       maps.add(*gates);
+    for (const StreamMixer* mixer : {&weights.attention_streams, &weights.mlp_streams}) {
+      maps.add_reading(*mixer);
+      if (mixer->inject != nullptr) maps.add(*mixer->inject);
+    }
+    for (const Linear* map : {weights.ngrams.key_proj, weights.ngrams.value_proj}) {
+      if (map != nullptr) maps.add(*map);
+    }
     const bool goes_back = static_cast<int64_t>(i) >= model.lowest_trainable_layer();
     add(maps, goes_back);
     if (recurrent && weights.o_proj == nullptr) continue;
@@ -164,8 +198,9 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     const int64_t window = config.is_compressed() ? config.compressed.window
                            : of_rows              ? config.indexer.topk
                                                   : config.windows[i];
-    double pairs = weights.indexer.is_there() ? key_block_pairs(lengths, config.indexer)
-                                              : visible_pairs(lengths, window);
+    double pairs = config.indexer.of_means      ? group_pairs(lengths, config.indexer)
+                   : weights.indexer.is_there() ? key_block_pairs(lengths, config.indexer)
+                                                : visible_pairs(lengths, window);
     if (config.has_blocks(layer))
       pairs += block_pairs(lengths, config.compressed.rate_of(layer),
                            config.has_indexer(layer) ? config.indexer.topk : 0);
@@ -175,6 +210,7 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
   MapFlops head;
   head.add(model.head());
   head.add(model.head_gates());
+  head.add_reading(model.head_mixer());
   add(head, /*goes_back=*/true);
   return flops;
 }

@@ -77,6 +77,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 namespace streambp::fuzz {
 
+/// Of a whole model's text_config what is behind the sizes.
+constexpr const char* kMiniMaxM3 =
+    R"(,"num_local_experts":4,"hidden_act":"swigluoai","moe_layer_freq":[0,1],"sparse_attention_config":)"
+    R"({"sparse_num_index_heads":2,"sparse_topk_blocks":2,"sparse_attention_freq":[0,1]}}})";
+constexpr const char* kQwen4Exp =
+    R"(,"layer_types":["linear_attention","full_attention"],"num_experts":4,"hc_count":2,"hc_lowrank":3,)"
+    R"("indexer_n_heads":2,"indexer_kv_heads":1,"indexer_head_dim":16,"indexer_budget":4,)"
+    R"("indexer_compress_ratio":2,"ple_layer_ids":[1],"ple_embed_dim":16,"ngram_vocab_size_base":9,)"
+    R"("eos_token_id":[3]}})";
+
 std::vector<std::string> corpus() {
   const std::string sizes =
       R"("vocab_size":101,"hidden_size":32,"intermediate_size":44,"num_hidden_layers":2,)"
@@ -142,9 +152,8 @@ std::vector<std::string> corpus() {
           R"(,"rope_scaling":{"type":"dynamic","alpha":1000,"factor":1,"beta_fast":32,"mscale":1}})",
       R"({"model_type":"minimax_m2",)" + sizes +
           R"(,"num_local_experts":4,"num_experts_per_tok":2,"rotary_dim":4,"scoring_func":"sigmoid"})",
-      R"({"model_type":"minimax_m3_vl","text_config":{)" + sizes +
-          R"(,"num_local_experts":4,"hidden_act":"swigluoai","moe_layer_freq":[0,1],"sparse_attention_config":)"
-          R"({"sparse_num_index_heads":2,"sparse_topk_blocks":2,"sparse_attention_freq":[0,1]}}})",
+      R"({"model_type":"minimax_m3_vl","text_config":{)" + sizes + kMiniMaxM3,
+      R"({"model_type":"qwen4_exp","text_config":{)" + sizes + kQwen4Exp,
       R"({"model_type":"glm4",)" + sizes +
           R"(,"pad_token_id":1,"attention_bias":true,"partial_rotary_factor":0.5})",
       R"({"model_type":"gemma",)" + sizes + R"(,"hidden_act":"gelu"})",

@@ -140,7 +140,7 @@ constexpr const char* kExaone4Tiny = R"({"sliding_window": 5, "layer_types": ["s
 // part), mistralai/Mistral-7B-v0.1 and -v0.3, microsoft/Phi-*, google/gemma-2b and -7b, HuggingFaceTB/SmolLM3-3B,
 // ibm-granite/granite-3.3-*-instruct, allenai/OLMo-2-1124-7B and Olmo-3-1025-7B, mistralai/Ministral-3-8B-* (text part),
 // THUDM/GLM-4-9B-0414, google/gemma-4-* (text part), mistralai/Mixtral-8x7B-v0.1, openai/gpt-oss-*, Qwen/Qwen1.5-MoE-A2.7B, Qwen/Qwen3.5-* (text
-// part), Qwen/Qwen3-Next-80B-A3B-*, deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
+// part), Qwen/Qwen3-Next-80B-A3B-*, Qwen/Qwen4-Exp (text part), deepseek-ai/DeepSeek-V3, moonshotai/Kimi-K2-* (whose model_type is another),
 // zai-org/GLM-4.5-Air, ByteDance-Seed/Seed-OSS-36B-* (without its dropout), baidu/ERNIE-4.5-0.3B-PT
 // and -21B-A3B-PT, ibm-granite/granite-3.1-3b-a800m-base,
 // kyutai/helium-1-preview-2b, LGAI-EXAONE/EXAONE-4.0-*, tencent/Hunyuan-7B-*, zai-org/GLM-4.7, stepfun-ai/Step-3.7-Flash (text part), MiniMaxAI/MiniMax-M2 and allenai/Olmo-3.1-32B-* on the Hugging Face hub.
@@ -216,6 +216,7 @@ constexpr Preset kPresets[] = {
   {"qwen3.5-27b",     "qwen3_5_text", 248320, 5120, 64, 24, 4, 256, 17408, 262144, 1e-6, 1e7, false, kB16, kQwen3527B},
   {"qwen3.5-35b-a3b", "qwen3_5_moe_text", 248320, 2048, 40, 16, 2, 256, 512, 262144, 1e-6, 1e7, false, kB16, kQwen35Moe35},
   {"qwen3-next-80b-a3b", "qwen3_next", 151936, 2048, 48, 16, 2, 256, 5120, 262144, 1e-6, 1e7, false, kB16, kQwen3Next},
+  {"qwen4-exp",       "qwen4_exp_text", 248320, 2560, 48, 24, 2, 256, 640, 262144, 1e-6, 1e7, false, kB16, kQwen4Exp},
   {"lfm2-350m",       "lfm2",        65536, 1024, 16, 16, 8,  64,  6656, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"lfm2-1.2b",       "lfm2",        65536, 2048, 16, 32, 8,  64, 12288, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"lfm2-8b-a1b",     "lfm2_moe",    65536, 2048, 24, 32, 8,  64,  7168, 128000, 1e-5, 1e6, true,  kB16, kLfm2Moe8B},
@@ -289,6 +290,7 @@ constexpr Preset kPresets[] = {
   {"qwen3.5-tiny",    "qwen3_5_text",  101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35Tiny},
   {"qwen3-next-tiny", "qwen3_next",    101,   32,  2,  4, 2,   8,    44,    512, 1e-6, 1e4, true,  kF64, kQwen3NextTiny},
   {"qwen3.5-moe-tiny", "qwen3_5_moe_text", 101, 32, 2, 4, 1,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35MoeTiny},
+  {"qwen4-exp-tiny",  "qwen4_exp_text", 101,   32,  4,  4, 2,  16,    20,    512, 1e-5, 1e4, false, kF64, kQwen4ExpTiny},
   {"granite-hybrid-tiny", "granitemoehybrid", 101, 32, 3, 4, 2, 8,    44,    512, 1e-5, 1e4, true,  kF64, kGraniteHybridTiny},
   {"bamba-tiny",      "bamba",         101,   32,  3,  4, 2,   8,    44,    512, 1e-5, 1e4, false, kF64, kBambaTiny},
   {"nemotron-h-tiny", "nemotron_h",    101,   32,  5,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kNemotronHTiny},

@@ -25,6 +25,21 @@ inline constexpr const char* kQwen3NextTiny = R"({"linear_num_key_heads": 2, "li
 inline constexpr const char* kQwen35MoeTiny = R"({"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_key_head_dim": 4,
   "linear_value_head_dim": 6, "linear_conv_kernel_dim": 2, "full_attention_interval": 2, "num_experts": 4,
   "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24})";
+// Of the text part; no published file says more of its layers than the kinds of all 48.
+inline constexpr const char* kQwen4Exp = R"({"linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_key_head_dim": 128,
+  "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4, "num_experts": 512, "num_experts_per_tok": 10,
+  "moe_intermediate_size": 640, "shared_expert_intermediate_size": 640, "norm_topk_prob": true, "output_gate_type": "sigmoid",
+  "partial_rotary_factor": 0.25, "hc_count": 4, "hc_lowrank": 320, "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 128,
+  "indexer_budget": 2048, "indexer_compress_ratio": 4, "ple_layer_ids": [2], "ple_embed_dim": 2560, "ple_conv_kernel_size": 4,
+  "ngram_size": 3, "heads_per_ngram": 8, "ngram_vocab_size_base": 20000000, "make_ngram_vocab_size_divisible_by": 128, "seed": 1234,
+  "split_ngram_parts": 128, "eos_token_id": 248044})";
+inline constexpr const char* kQwen4ExpTiny = R"({"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_key_head_dim": 4,
+  "linear_value_head_dim": 6, "linear_conv_kernel_dim": 2, "layer_types": ["linear_attention", "indexed_attention", "linear_attention",
+  "indexed_attention"], "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24,
+  "output_router_logits": true, "router_aux_loss_coef": 0.3, "output_gate_type": "sigmoid", "partial_rotary_factor": 0.5, "hc_count": 3,
+  "hc_lowrank": 5, "indexer_n_heads": 8, "indexer_kv_heads": 1, "indexer_head_dim": 10, "indexer_budget": 6, "indexer_compress_ratio": 3,
+  "ple_layer_ids": [1, 3], "ple_embed_dim": 12, "ple_conv_kernel_size": 3, "ngram_size": 3, "heads_per_ngram": 2,
+  "ngram_vocab_size_base": 30, "make_ngram_vocab_size_divisible_by": 8, "split_ngram_parts": 4, "eos_token_id": 7})";
 
 inline constexpr const char* kGraniteHybrid350M = R"({"shared_intermediate_size": 2048, "num_local_experts": 0, "layer_types": ["mamba", "mamba",
   "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "attention", "mamba", "mamba",

@@ -60,8 +60,10 @@ def mask_as_run(base, mask, position_ids, rows):
 
 
 def check_blocks(base, mask, embedded=False):
-    """Raises InputError for what DeepSeek V4's or MiniMax M3's own code makes of rows padded on the left, and DeepSeek V4's of embeddings without tokens."""
+    """Raises InputError for what DeepSeek V4's or MiniMax M3's own code makes of rows padded on the left, and of embeddings without tokens where layers read these."""
     config = text_config(base)
+    if embedded and getattr(config, "ple_layer_ids", None):
+        raise InputError("inputs_embeds: some layers add embeddings of n-grams of input_ids (ple_layer_ids); give input_ids")
     if config.model_type not in ("deepseek_v4", "minimax_m3_vl_text"):
         return
     if embedded and "hash_moe" in config.mlp_layer_types:

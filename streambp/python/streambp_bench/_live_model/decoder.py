@@ -32,23 +32,25 @@ def decoder(base):
 
 
 def last_norm(backbone):
-    """The decoder's final norm, which Nemotron-H, LFM2 and Bamba call otherwise."""
-    return next(getattr(backbone, name) for name in ("norm", "norm_f", "embedding_norm", "final_layernorm") if hasattr(backbone, name))
+    """The decoder's final norm, which Nemotron-H, LFM2 and Bamba call otherwise; of Qwen4-Exp what reads its streams, and norms them."""
+    return next(getattr(backbone, name) for name in ("norm", "norm_f", "embedding_norm", "final_layernorm", "hyper_connection_mixer") if hasattr(backbone, name))
 
 
 def has_streams(backbone):
-    """Whether a token has several residual streams between layers (Hunyuan 4, DeepSeek V4, GLM-5.3), packed side by side [N, S D]."""
-    return hasattr(backbone, "hc_head")
+    """Whether a token has several residual streams between layers (Hunyuan 4, DeepSeek V4, GLM-5.3, Qwen4-Exp), packed side by side [N, S D]."""
+    return hasattr(backbone, "hc_head") or hasattr(backbone, "hyper_connection_mixer")
 
 
 def into_streams(backbone, hidden):
     """[N, S D] of packed embeddings [N, D], once for each stream."""
-    return hidden.repeat(1, backbone.config.hc_mult) if has_streams(backbone) else hidden
+    if not has_streams(backbone):
+        return hidden
+    return hidden.repeat(1, backbone.config.hc_mult if hasattr(backbone, "hc_head") else backbone.config.hc_count)
 
 
 def final_rows(backbone, hidden):
     """What the head reads [N, D] of packed hidden states between layers."""
-    if has_streams(backbone):
+    if hasattr(backbone, "hc_head"):
         hidden = backbone.hc_head(hidden.unflatten(1, (backbone.config.hc_mult, -1)).unsqueeze(0)).squeeze(0)
     return last_norm(backbone)(hidden)
 

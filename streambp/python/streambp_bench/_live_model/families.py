@@ -5,11 +5,11 @@ FAMILIES = (
     "Bamba", "Cohere", "Cohere2", "DeepseekV3", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "FalconH1", "Gemma", "Gemma2", "Gemma3",
     "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GlmMoeDsa", "GptOss", "Granite", "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "Helium",
     "HYV4", "HunYuanDenseV1", "KimiLinear", "Lfm2", "Lfm2Moe", "Llama", "MiniMaxM2", "MiniMaxM3VL", "Ministral3", "Mistral", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
-    "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text", "SeedOss", "SmolLM3", "Zamba2",
+    "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text", "Qwen4Exp", "SeedOss", "SmolLM3", "Zamba2",
 )
 # Those of which transformers has no class with a score.
 UNSCORED = ("Bamba", "Cohere", "Cohere2", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "FalconH1", "Gemma3", "Gemma4", "Glm4Moe", "GlmMoeDsa", "Granite",
-            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "MiniMaxM2", "MiniMaxM3VL", "NemotronH", "Qwen3_5", "Qwen3_5Moe")
+            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "MiniMaxM2", "MiniMaxM3VL", "NemotronH", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
     f"{family}ForSequenceClassification" for family in FAMILIES if family not in UNSCORED)
 # A whole model's class: what its decoder and its head alone would be, by the decoder's class.
@@ -25,6 +25,7 @@ WHOLE = {
     "Glm5NextForConditionalGeneration": {"Glm5NextTextModel": "Glm5NextForCausalLM"},
     "Qwen3_5ForConditionalGeneration": {"Qwen3_5TextModel": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"Qwen3_5MoeTextModel": "Qwen3_5MoeForCausalLM"},
+    "Qwen4ExpForConditionalGeneration": {"Qwen4ExpTextModel": "Qwen4ExpForCausalLM"},
 }
 # What the engine calls modules of the decoder that some class calls otherwise.
 ENGINE_NAMES = {**{f"model.{norm}.": "model.norm." for norm in ("embedding_norm", "final_layernorm", "norm_f")}, "model.embeddings.": "model.embed_tokens."}

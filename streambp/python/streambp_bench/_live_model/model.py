@@ -16,7 +16,7 @@ import torch
 
 from .._library import InputError, checked, library
 from .adapters import base_name, find_adapter, is_adapter_name
-from .decoder import decoder, has_streams, is_whole, last_norm, model_class, text_class_name, text_config, text_name
+from .decoder import decoder, is_whole, last_norm, model_class, text_class_name, text_config, text_name
 from .families import ENGINE_NAMES, ENGINE_PARTS, NOT_RUN, WHOLE_EXPERTS
 from .refusals import check_class
 from .state import module_settings, notes_on
@@ -153,7 +153,7 @@ class Weights:
 
     def head_names(self):
         """Names of the final norm's and the head's parameters; a tied head's is the embedding's."""
-        of_streams = [decoder(self.base).hc_head] if has_streams(decoder(self.base)) else []
+        of_streams = [decoder(self.base).hc_head] if hasattr(decoder(self.base), "hc_head") else []
         modules = [*of_streams, last_norm(decoder(self.base))] + [module for module in (getattr(self.base, "lm_head", None), getattr(self.base, "score", None))
                                             if module is not None]
         own = [name for module in modules for name in self.names_of(module)]

@@ -4,6 +4,7 @@ backward() and the engine's lane of patch() use these: check_class and check_sta
 """
 
 import difflib
+import sys
 
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
@@ -61,7 +62,7 @@ def check_state(base, patched=False):
     """
     raise_together(lambda: check_checkpointing(base), lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base),
                    lambda: check_own_forward(base), lambda: check_functions(base), lambda: check_attention(base), lambda: check_hooks(base),
-                   lambda: check_parameters(base, patched), lambda: check_attributes(base, module_settings(base)))
+                   lambda: check_parameters(base, patched), lambda: check_ngrams(base), lambda: check_attributes(base, module_settings(base)))
 
 
 def check_loss(base, objective):
@@ -84,6 +85,18 @@ def raise_together(*checks):
         raise InputError(problems[0])
     if problems:
         raise InputError(f"{len(problems)} obstacles: " + "; ".join(f"({i}) {problem}" for i, problem in enumerate(problems, 1)))
+
+
+def check_ngrams(base):
+    """Raises InputError where Qwen4-Exp's n-grams are hashed otherwise than its config says: the engine computes what these buffers hold."""
+    config = text_config(base)
+    for name, module in text_modules(base):
+        if not hasattr(module, "layer_multipliers"):
+            continue
+        made = sys.modules[type(module).__module__]._build_layer_multipliers(config.vocab_size, config.ngram_size, module.ple_layer_index, config.seed)
+        for buffer, expected in (("layer_multipliers", made.tolist()), ("ngram_heads_vocab_sizes", module.head_vocab_sizes), ("ngram_heads_offsets", module.head_offsets)):
+            if getattr(module, buffer).tolist() != list(expected):
+                raise InputError(f"{name}.{buffer} is not what the config says of n-grams, which counts here; load the model anew")
 
 
 def check_checkpointing(base):

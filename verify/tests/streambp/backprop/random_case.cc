@@ -91,6 +91,7 @@ class RandomSizes {
     set_bias();
     set_compressed();
     set_key_blocks();
+    set_qwen4_exp();
     set_shared_blocks();
     return std::move(changes_);
   }
@@ -246,6 +247,20 @@ class RandomSizes {
     changes_["index_block_size"] = 2 + draw_.window % 4;  // more rows than one are in most of them
     changes_["index_topk_blocks"] = 1 + draw_.window % 4;
     changes_["index_local_blocks"] = draw_.window % 2;
+  }
+
+  /// Qwen4-Exp: an indexer's heads rotate as much as others, and layers with n-grams are there and recurrent.
+  void set_qwen4_exp() {
+    if (!config_.contains("hc_count")) return;
+    const int rate = 1 + draw_.window % 4;
+    changes_["hc_count"] = 2 + draw_.groups % 3;
+    changes_["hc_lowrank"] = 2 + draw_.mlp / 4;
+    changes_["indexer_head_dim"] = 4 * (1 + draw_.head_dim / 2);
+    changes_["indexer_compress_ratio"] = rate;
+    changes_["indexer_budget"] = rate * (1 + draw_.window % 3);
+    changes_["ngram_size"] = 2 + draw_.window % 3;
+    changes_["ple_conv_kernel_size"] = 1 + draw_.groups;
+    changes_["ple_layer_ids"] = draw_.layers > 2 ? json{1, 3} : json{1};
   }
 
   /// Zamba 2: heads of attention and of state spaces divide twice the width.

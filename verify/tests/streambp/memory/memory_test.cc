@@ -255,13 +255,13 @@ TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryFamily) {
   const std::vector<Method> methods{Method::kStandard, Method::kStreambp, Method::kTiled,
                                     Method::kChunkMajor};
   size_t turn = 0;
-  for (const char* name : {"gemma3-cpu",        "gemma4-cpu",       "gemma4-moe-tiny",     "mistral-cpu",
-                           "qwen3-moe-cpu",     "gemma2-tiny",      "phi3-tiny",           "smollm3-tiny",
-                           "granite-tiny",      "olmo3-tiny",       "ministral3-tiny",     "glm4-tiny",
-                           "gpt-oss-tiny",      "mixtral-tiny",     "qwen2-moe-tiny",      "gemma-tiny",
-                           "olmo2-tiny",        "hy-v4-tiny",       "zamba2-tiny",         "deepseek-v4-tiny",
-                           "deepseek-v32-tiny", "kimi-linear-tiny", "mistral-large4-tiny", "minimax-m3-tiny",
-                           "glm5-next-tiny"}) {
+  for (const char* name :
+       {"gemma3-cpu",        "gemma4-cpu",       "gemma4-moe-tiny",     "mistral-cpu",     "qwen3-moe-cpu",
+        "gemma2-tiny",       "phi3-tiny",        "smollm3-tiny",        "granite-tiny",    "olmo3-tiny",
+        "ministral3-tiny",   "glm4-tiny",        "gpt-oss-tiny",        "mixtral-tiny",    "qwen2-moe-tiny",
+        "gemma-tiny",        "olmo2-tiny",       "hy-v4-tiny",          "zamba2-tiny",     "deepseek-v4-tiny",
+        "deepseek-v32-tiny", "kimi-linear-tiny", "mistral-large4-tiny", "minimax-m3-tiny", "glm5-next-tiny",
+        "qwen4-exp-tiny"}) {
     Config config = preset(name);
     config.vocab_size = 1000;
     for (int64_t& window : config.windows) window = std::min<int64_t>(window, 128);

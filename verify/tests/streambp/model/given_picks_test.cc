@@ -73,7 +73,10 @@ INSTANTIATE_TEST_SUITE_P(
                     GivenCase{"deepseek-v4-tiny"}, GivenCase{"deepseek-v4-tiny", "sft", "full", "packed"},
                     GivenCase{"deepseek-v4-tiny", "sft", "lora", "right"},
                     GivenCase{"glm5-next-tiny", "sft", "full", "left"},
-                    GivenCase{"glm5-next-tiny", "sft", "full", "packed"}));
+                    GivenCase{"glm5-next-tiny", "sft", "full", "packed"},
+                    GivenCase{"qwen4-exp-tiny", "sft", "full", "left"},
+                    GivenCase{"qwen4-exp-tiny", "sft", "full", "packed"},
+                    GivenCase{"qwen4-exp-tiny", "sft", "lora", "right"}));
 
 TEST(GivenPicks, OfEarlyTokensAreAllThatTheySee) {
   EqualitySubject subject = make_subject({"deepseek-v32-tiny", "sft", {}, "full", "left", kGivenLength}, 7);
@@ -196,7 +199,7 @@ TEST(BlocksOfRows, RefusePositionsWithGaps) {
 }
 
 TEST(GivenPicks, OfBlocksEndWithTheTokenOrBeforeIt) {
-  for (const char* name : {"deepseek-v4-tiny", "glm5-next-tiny"}) {
+  for (const char* name : {"deepseek-v4-tiny", "glm5-next-tiny", "qwen4-exp-tiny"}) {
     const Config config = preset(name);
     const int64_t rate = config.pick_kind().rate, layers = layers_with_indexers(config);
     ASSERT_GT(rate, 1);

@@ -71,6 +71,13 @@ if hasattr(transformers, "Glm5NextConfig"):  # layer 2 sees the groups of rows t
         "index_topk": 6, "index_kpool": 3, "index_n_heads": 8, "index_head_dim": 10, "linear_num_heads": 2, "linear_head_dim": 6,
         "hc_mult": 3, "hc_sinkhorn_iters": 4, "hc_eps": 1e-3, "swiglu_limit": 0.9,
     }, {"image_token_id": 60, "video_token_id": 59, "image_start_token_id": 58, "image_end_token_id": 58, "video_start_token_id": 58, "video_end_token_id": 58})
+if hasattr(transformers, "Qwen4ExpConfig"):  # the token that ends n-grams is in every batch
+    MODELS["qwen4_exp"] = ("Qwen4Exp", QWEN_TOWER, {
+        **TEXT, **HYBRID, "eos_token_id": 5, "layer_types": ["linear_attention", "indexed_attention", "linear_attention", "indexed_attention"],
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 10, "hc_count": 3, "hc_lowrank": 5,
+        "output_gate_type": "sigmoid", "indexer_n_heads": 10, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 6, "indexer_compress_ratio": 3,
+        "ple_layer_ids": [1, 3], "ple_embed_dim": 8, "heads_per_ngram": 2, "ngram_vocab_size_base": 25, "make_ngram_vocab_size_divisible_by": 8,
+    }, {"image_token_id": 60, "video_token_id": 59, "vision_start_token_id": 58, "vision_end_token_id": 58})
 # Whose layers are given more than the layer below gives: by their own code alone.
 UNPATCHED = {"gemma4": "Gemma 4", "mistral_large4": "Mistral Large 4"}
 PATCHED = [name for name in MODELS if name not in UNPATCHED]
@@ -119,7 +126,7 @@ class WholeModels(Case):
                     self.compare(model, batch_of(58, (29, 11, 18), padding), f"{name}, {padding}")
             if name in RIGHT_ALONE:
                 self.assert_refused(lambda model=model: sb.backward(model, batch_of(58, (29, 11), "left")), "padded on the left", "counts padding into the blocks")
-            if name in ("qwen3_5", "glm5_next", *RIGHT_ALONE):
+            if name in ("qwen3_5", "glm5_next", "qwen4_exp", *RIGHT_ALONE):
                 continue  # transformers' recurrent layers hand their state from one document of a row to the next
             with self.subTest(model=name, what="packed"):
                 model.config.vocab_size = 58
@@ -174,6 +181,7 @@ class WholeModels(Case):
         # PEFT's names end in those of indexers' maps too, whose adapters have no gradient.
         of_latents = {"minimax_m3": {"target_modules": r".*language_model.*\.(q_proj|k_proj|gate_up_proj|down_proj)"},
                       "mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"},
+                      "qwen4_exp": {"target_modules": r".*language_model.*\.(q_proj|o_proj|in_proj_qkv|key_proj|input_mix_weight_up|block_inject_weight)"},
                       "glm5_next": {"target_modules": r".*language_model.*\.(q_proj|f_a_proj|f_b_proj|b_proj|q_b_proj|kv_b_proj|o_proj)"}}
         for name, settings in {"gemma3": {"target_modules": attention, "rank_pattern": {"language_model.layers.1.self_attn.q_proj": 2}},
                                "mistral3": {"target_modules": r".*language_model.*\.(q_proj|down_proj)", "alpha_pattern": {"down_proj": 9}},

@@ -130,7 +130,7 @@ TEST(SequenceSplit, RefusesFewerRowsThanRanks) {
 /// An indexer picks among rows that other ranks would hold.
 TEST(SequenceSplit, RefusesIndexersByName) {
   for (const char* name : {"deepseek-v32-tiny", "glm-moe-dsa-tiny", "hy-v4-tiny", "deepseek-v4-tiny",
-                           "mistral-large4-tiny", "minimax-m3-tiny", "glm5-next-tiny"}) {
+                           "mistral-large4-tiny", "minimax-m3-tiny", "glm5-next-tiny", "qwen4-exp-tiny"}) {
     EXPECT_TRUE(refused(
         [&] {
           SequenceSplit(preset(name), {0, 9}, 2);

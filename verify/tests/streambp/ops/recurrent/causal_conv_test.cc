@@ -18,12 +18,14 @@ constexpr double kConvLimit = 1e-13;
 struct ConvCase {
   std::vector<int64_t> offsets;
   at::Tensor x, weight, before;
+  int64_t dilation;
 
-  ConvCase(std::vector<int64_t> cuts, int64_t channels, int64_t taps, uint64_t seed = 1)
+  ConvCase(std::vector<int64_t> cuts, int64_t channels, int64_t taps, uint64_t seed = 1, int64_t apart = 1)
       : offsets(std::move(cuts)),
         x(random({offsets.back(), channels}, seed)),
         weight(random({channels, 1, taps}, seed + 1)),
-        before(random({taps - 1, channels}, seed + 2)) {}
+        before(random({(taps - 1) * apart, channels}, seed + 2)),
+        dilation(apart) {}
 
   ConvCase to(at::ScalarType dtype, c10::Device device = at::kCPU) const {
     ConvCase copy = *this;
@@ -58,10 +60,10 @@ ConvPass pass_by_conv1d(const ConvCase& in) {
         at::cat({i == 0 ? before : at::zeros_like(before), x.narrow(0, in.offsets[i], length)});
     tail = input.narrow(0, length, before.size(0));
     if (length == 0) continue;
-    rows.push_back(
-        at::silu(at::conv1d(input.t().unsqueeze(0), weight, {}, {1}, at::IntArrayRef{0}, {1}, x.size(1))
-                     .squeeze(0)
-                     .t()));
+    rows.push_back(at::silu(
+        at::conv1d(input.t().unsqueeze(0), weight, {}, {1}, at::IntArrayRef{0}, {in.dilation}, x.size(1))
+            .squeeze(0)
+            .t()));
   }
   const auto [d_hidden, d_tail] = cotangents(in);
   const at::Tensor y = at::cat(rows);
@@ -87,7 +89,8 @@ ConvPass pass_by_op(const ConvCase& in, std::vector<int64_t> cuts = {0}) {
     const auto [offsets, continues] = offsets_of_run(in.offsets, begin, rows);
     TailBefore before;
     if (continues) before = {tail, run.d_before = at::zeros_like(in.before)};
-    run.output = causal_conv_silu(run.x, weight, offsets, before);
+    run.output = in.dilation == 1 ? causal_conv_silu(run.x, weight, offsets, before)
+                                  : dilated_conv_silu(run.x, weight, offsets, before, in.dilation);
     tail = run.output.tail.detach();
     runs.push_back(run);
   }
@@ -220,6 +223,18 @@ TEST_P(CausalConv, TakesGradientsOfEitherOutputAlone) {
     sum += torch::autograd::grad({of_tail ? y.tail : y.hidden}, {x}, {of_tail ? d_tail : d_hidden})[0];
   }
   expect_near(sum, pass_by_op(in).d_x, "sum of both gradients");
+}
+
+TEST(CausalConvKernels, TapsMayBeApart) {
+  for (const int64_t taps : {1, 2, 4}) {
+    for (const int64_t apart : {2, 3}) {
+      const ConvCase in({0, 13, 13, 15, 40}, 6, taps, 7, apart);
+      const ConvPass truth = pass_by_conv1d(in);
+      for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{0}, {0, 1, 4, 14, 30}})
+        expect_same_pass(pass_by_op(in, cuts), truth, kConvLimit,
+                         fmt::format("{} taps, {} apart, {} runs", taps, apart, cuts.size()));
+    }
+  }
 }
 
 TEST(CausalConvKernels, GivesTheSameBitsOnAnyNumberOfThreads) {

@@ -219,6 +219,25 @@ TEST(HardwareFlops, CountTheMlpsOfLayersThatPickBlocksOfKeys) {
                          "minimax-m3-tiny");
 }
 
+// Likewise, with n-grams and a head that reads streams.
+TEST(HardwareFlops, CountTheMapsOfStreams) {
+  nlohmann::json config = nlohmann::json::parse(preset_json("qwen4-exp-tiny"));
+  config["indexer_budget"] = 66;
+  const auto made = [&](bool trains) {
+    return Model::random(parse_config(config.dump(), "qwen4-exp-tiny"),
+                         {.dtype = at::kDouble,
+                          .gradient_dtype = at::kDouble,
+                          .trainable = [=](const std::string&) { return trains; }},
+                         3);
+  };
+  Model model = made(true), adapted = made(false);
+  expect_all_as_executed(model, equality_batch("masked", 23, model.config().vocab_size, 5), "sft", {},
+                         "qwen4-exp-tiny");
+  adapted.attach_adapters({3, 6.0, false, {kAllLinear}}, 7);
+  expect_all_as_executed(adapted, equality_batch("three", 23, model.config().vocab_size, 5), "sft", {},
+                         "qwen4-exp-tiny, LoRA");
+}
+
 // Chunks leave states for which a shared block runs once more.
 TEST(HardwareFlops, CountBlocksAsOftenAsTheyRun) {
   for (const char* name : {"zamba2-tiny", "zamba2-plain-tiny"}) {
