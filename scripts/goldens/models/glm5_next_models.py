@@ -3,49 +3,12 @@
 transformers has the class since 5.24, with its towers alone: decoder and head without them are put together here.
 """
 
-from importlib.util import find_spec
-
 from goldens.models.family_models import ALL, ONE
 from goldens.models.recurrent_models import LONG
+from goldens.models.text_model import register_text_model
 from goldens.specs import COMMON, Model
 
-
-def register():
-    """AutoModelForCausalLM learns the text model of a transformers that has it."""
-    if find_spec("transformers.models.glm5_next") is None:
-        return
-    import torch
-    import transformers
-    from transformers.modeling_outputs import MoeCausalLMOutputWithPast
-    from transformers.models.glm5_next.modeling_glm5_next import Glm5NextPreTrainedModel, Glm5NextTextConfig, Glm5NextTextModel
-
-    class Glm5NextForCausalLM(Glm5NextPreTrainedModel, transformers.GenerationMixin):
-        """What Glm5NextForConditionalGeneration makes of text (transformers 5.24, modeling_glm5_next.py)."""
-
-        config_class = Glm5NextTextConfig
-        config: Glm5NextTextConfig
-        _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-
-        def __init__(self, config):
-            super().__init__(config)
-            self.model = Glm5NextTextModel(config)
-            self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-            self.post_init()
-
-        def forward(self, input_ids=None, attention_mask=None, position_ids=None, inputs_embeds=None, labels=None, use_cache=None, logits_to_keep=0, **kwargs):
-            outputs = self.model(
-                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs
-            )
-            hidden = outputs[0] if isinstance(logits_to_keep, int) and logits_to_keep == 0 else outputs[0][:, -logits_to_keep:]
-            logits = self.lm_head(hidden)
-            loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-            return MoeCausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=outputs.hidden_states, router_logits=outputs.router_logits)
-
-    # exist_ok: else a class of transformers's own is passed over in silence.
-    transformers.AutoModelForCausalLM.register(Glm5NextTextConfig, Glm5NextForCausalLM, exist_ok=True)
-
-
-register()
+register_text_model("glm5_next", "Glm5Next")
 
 GLM5_NEXT = {
     **COMMON,

@@ -3,47 +3,11 @@
 transformers has the class since 5.24, with its tower for images alone: decoder and head without it are put together here.
 """
 
-from importlib.util import find_spec
-
 from goldens.models.family_models import ALL, ONE
+from goldens.models.text_model import register_text_model
 from goldens.specs import COMMON, Model, rope
 
-
-def register():
-    """AutoModelForCausalLM learns the text model of a transformers that has it."""
-    if find_spec("transformers.models.step3p7") is None:
-        return
-    import torch
-    import transformers
-    from transformers.modeling_outputs import MoeCausalLMOutputWithPast
-    from transformers.models.step3p7.modeling_step3p7 import Step3p7PreTrainedModel, Step3p7TextConfig, Step3p7TextModel
-
-    class Step3p7ForCausalLM(Step3p7PreTrainedModel, transformers.GenerationMixin):
-        """What Step3p7ForConditionalGeneration makes of text (transformers 5.24, modeling_step3p7.py)."""
-
-        config_class = Step3p7TextConfig
-        config: Step3p7TextConfig
-        _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-
-        def __init__(self, config):
-            super().__init__(config)
-            self.model = Step3p7TextModel(config)
-            self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-            self.post_init()
-
-        def forward(self, input_ids=None, attention_mask=None, position_ids=None, inputs_embeds=None, labels=None, use_cache=None, **kwargs):
-            outputs = self.model(
-                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs
-            )
-            logits = self.lm_head(outputs[0])
-            loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-            return MoeCausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=outputs.hidden_states, router_logits=outputs.router_logits)
-
-    # exist_ok: else a class of transformers's own is passed over in silence.
-    transformers.AutoModelForCausalLM.register(Step3p7TextConfig, Step3p7ForCausalLM, exist_ok=True)
-
-
-register()
+register_text_model("step3p7", "Step3p7")
 
 STEP = {
     **{key: value for key, value in COMMON.items() if key not in ("vocab_size", "pad_token_id")},

@@ -3,50 +3,12 @@
 transformers has the class since 5.24, with its tower for images alone: decoder and head without it are put together here.
 """
 
-from importlib.util import find_spec
-
 from goldens.models.family_models import ALL, ONE
 from goldens.models.indexed_models import INDEXED
+from goldens.models.text_model import register_text_model
 from goldens.specs import Model, rope
 
-
-def register():
-    """AutoModelForCausalLM learns the text model of a transformers that has it."""
-    if find_spec("transformers.models.mistral_large4") is None:
-        return
-    import torch
-    import transformers
-    from transformers.modeling_outputs import MoeCausalLMOutputWithPast
-    from transformers.models.mistral_large4.modeling_mistral_large4 import MistralLarge4PreTrainedModel, MistralLarge4TextConfig, MistralLarge4TextModel
-
-    class MistralLarge4ForCausalLM(MistralLarge4PreTrainedModel, transformers.GenerationMixin):
-        """What MistralLarge4ForConditionalGeneration makes of text (transformers 5.24, modeling_mistral_large4.py)."""
-
-        config_class = MistralLarge4TextConfig
-        config: MistralLarge4TextConfig
-        _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-
-        def __init__(self, config):
-            super().__init__(config)
-            self.model = MistralLarge4TextModel(config)
-            self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-            self.post_init()
-
-        def forward(self, input_ids=None, attention_mask=None, position_ids=None, inputs_embeds=None, labels=None, use_cache=None, logits_to_keep=0, **kwargs):
-            outputs = self.model(
-                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs
-            )
-            hidden = outputs[0] if isinstance(logits_to_keep, int) and logits_to_keep == 0 else outputs[0][:, -logits_to_keep:]
-            cap = self.config.final_logit_softcapping
-            logits = torch.tanh(self.lm_head(hidden) / cap) * cap
-            loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-            return MoeCausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=outputs.hidden_states, router_logits=outputs.router_logits)
-
-    # exist_ok: else a class of transformers's own is passed over in silence.
-    transformers.AutoModelForCausalLM.register(MistralLarge4TextConfig, MistralLarge4ForCausalLM, exist_ok=True)
-
-
-register()
+register_text_model("mistral_large4", "MistralLarge4")
 
 TRAINED = {key: value for key, value in INDEXED.items() if key not in ("q_lora_rank", "first_k_dense_replace", "norm_topk_prob")}
 
