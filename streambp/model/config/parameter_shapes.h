@@ -12,7 +12,7 @@ struct Config;
 /// What a parameter is in its model.
 enum class ParameterRole {
   kEmbedding,    // model.embed_tokens.weight, the head too where they are tied
-  kTable,        // model.embed_tokens_per_layer.weight
+  kTable,        // model.embed_tokens_per_layer.weight, or a layer's rows for n-grams
   kNorm,         // [size]
   kWeight,       // of a linear map, [out, in]
   kBias,         // [out]; of all experts of a layer [experts, out]

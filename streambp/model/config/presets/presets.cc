@@ -290,7 +290,7 @@ constexpr Preset kPresets[] = {
   {"qwen3.5-tiny",    "qwen3_5_text",  101,   32,  3,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35Tiny},
   {"qwen3-next-tiny", "qwen3_next",    101,   32,  2,  4, 2,   8,    44,    512, 1e-6, 1e4, true,  kF64, kQwen3NextTiny},
   {"qwen3.5-moe-tiny", "qwen3_5_moe_text", 101, 32, 2, 4, 1,  16,    44,    512, 1e-6, 1e4, false, kF64, kQwen35MoeTiny},
-  {"qwen4-exp-tiny",  "qwen4_exp_text", 101,   32,  4,  4, 2,  16,    20,    512, 1e-5, 1e4, false, kF64, kQwen4ExpTiny},
+  {"qwen4-exp-tiny",  "qwen4_exp_text", 101,   32,  4,  4, 2,  16,    20,    512, 1e-2, 1e4, false, kF64, kQwen4ExpTiny},
   {"granite-hybrid-tiny", "granitemoehybrid", 101, 32, 3, 4, 2, 8,    44,    512, 1e-5, 1e4, true,  kF64, kGraniteHybridTiny},
   {"bamba-tiny",      "bamba",         101,   32,  3,  4, 2,   8,    44,    512, 1e-5, 1e4, false, kF64, kBambaTiny},
   {"nemotron-h-tiny", "nemotron_h",    101,   32,  5,  4, 2,   8,    44,    512, 1e-5, 0,   false, kF64, kNemotronHTiny},

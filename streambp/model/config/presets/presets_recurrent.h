@@ -25,7 +25,7 @@ inline constexpr const char* kQwen3NextTiny = R"({"linear_num_key_heads": 2, "li
 inline constexpr const char* kQwen35MoeTiny = R"({"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_key_head_dim": 4,
   "linear_value_head_dim": 6, "linear_conv_kernel_dim": 2, "full_attention_interval": 2, "num_experts": 4,
   "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24})";
-// Of the text part; no published file says more of its layers than the kinds of all 48.
+// Of the text part.
 inline constexpr const char* kQwen4Exp = R"({"linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_key_head_dim": 128,
   "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4, "num_experts": 512, "num_experts_per_tok": 10,
   "moe_intermediate_size": 640, "shared_expert_intermediate_size": 640, "norm_topk_prob": true, "output_gate_type": "sigmoid",

@@ -176,6 +176,15 @@ class WholeModels(Case):
         self.assert_gradients(of_text(take_gradients(model)), of_text(theirs), "patched", limit)
         type(self).reached = reached
 
+    @unittest.skipUnless("qwen4_exp" in MODELS, "needs transformers 5.24")
+    def test_ngrams_need_tokens_and_the_hash_of_the_config(self):
+        model, batch = whole("qwen4_exp"), batch_of(58, (9, 6))
+        embeddings = model.get_input_embeddings()(batch["input_ids"]).detach()
+        with patched(model):
+            self.assert_refused(lambda: model.model.language_model(inputs_embeds=embeddings), "n-grams of input_ids", "give input_ids")
+        model.model.language_model.layers[2].ple.ple_embedding.layer_multipliers[1] += 2
+        self.assert_refused(lambda: sb.backward(model, batch), "layers.2.ple.ple_embedding.layer_multipliers", "load the model anew")
+
     def test_adapters(self):
         attention = ["q_proj", "v_proj"]
         # PEFT's names end in those of indexers' maps too, whose adapters have no gradient.
