@@ -23,7 +23,7 @@ def norms_without_one(run):
     return run.gradients()
 
 
-@mistake("gemma-sft-b3_left", "gelu")
+@mistake("gemma-sft-b3_left", "gelu", "GELU")
 def exact_gelu(run):
     """the activation is the exact gelu, not the tanh's"""
     for layer in run.model.model.layers:
@@ -141,7 +141,7 @@ def convolutions_of_ranks(run):
     own = code.causal_conv1d_fn
 
     def convolve(x, *words, **named):
-        half = x.shape[-1] // 2
+        half = (x.shape[-1] + 1) // 2
         return torch.cat([own(x[..., :half], *words, **named), own(x[..., half:], *words, **named)], -1)
 
     with replaced(code, "causal_conv1d_fn", convolve):

@@ -17,4 +17,12 @@ std::vector<Explanation> explain_by_longer_rows(const WrongSubject& subject, con
                                                 const FitGauge& gauge, const PartsLimits& limits,
                                                 std::vector<std::string>& notes);
 
+/// Rows of which the last so many tokens are left, as the rows of the embedding's gradient allow: a pass for
+/// each such number, of a few.
+std::vector<Explanation> explain_by_ends_of_rows(const WrongSubject& subject, const Tensors& gradients,
+                                                 const FitGauge& gauge, const PartsLimits& limits);
+
+/// Tokens that the batch does not have and whose rows of an embedding that is not tied have gradients.
+std::vector<int64_t> strangers(const WrongSubject& subject, const Tensors& gradients);
+
 }  // namespace streambp::verify
