@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from goldens.passes import load_model
 
 from planted.losses import Completions, pairs, sigmoid
-from planted.passes import GOLDENS, mistake
+from planted.passes import GOLDENS, added, mistake
 
 
 @mistake("olmo2-sft-b3_left", "shifted twice", "token after the next", "one token too far")
@@ -86,7 +86,7 @@ def unpaired(run, desirable, undesirable, baseline=0.0):
     return run.gradients(torch.where(roles[roles < 2] == 1, desirable * good, undesirable * bad).mean())
 
 
-@mistake("qwen3-pairs-kto-kto", "desirable_weight is 0.8", "undesirable_weight is 1.3")
+@mistake("qwen3-pairs-kto-kto", "desirable_weight and undesirable_weight are exchanged")
 def weights_of_kto_exchanged(run):
     """desirable_weight and undesirable_weight are exchanged"""
     return unpaired(run, run.settings["undesirable_weight"], run.settings["desirable_weight"])
@@ -178,3 +178,11 @@ def dropout_left_on(run):
         if hasattr(module, "lora_dropout"):
             module.lora_dropout["default"] = torch.nn.Dropout(0.1).train()
     return run.gradients()
+
+
+@mistake("llama-linear-sft-b3_left", "gradients of other tokens than this batch's are in")
+def gradients_of_other_tokens(run):
+    """the gradients of a batch of other tokens are still there"""
+    own, words = run.gradients(), set(run.ids.flatten().tolist())
+    others = torch.tensor([token for token in range(run.model.config.vocab_size) if token not in words][:5] * 2)[None]
+    return added(own, run.gradients(run.loss(run.logits(others, torch.ones_like(others)), others)))

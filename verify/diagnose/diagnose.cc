@@ -101,7 +101,9 @@ class Search {
     if (left_out > 0 && !wrong_engine_knows(subject_))
       diagnosis_.notes.push_back(fmt::format(
           "{} mistakes that others can show could not be made of this model, batch and objective", left_out));
-    if (options_.pairs && parts_.empty() && !unnamed_ && !fits(trials_.best())) try_pairs();
+    if (options_.pairs && truth_fit_.residual > kSumsFit && parts_.empty() && !unnamed_ &&
+        !fits(trials_.best()))
+      try_pairs();
     if (unnamed_ && parts_.empty() && !fits(trials_.best())) parts_.push_back(std::move(*unnamed_));
     return finish();
   }
@@ -198,7 +200,9 @@ class Search {
   bool try_batch_and_numbers() {
     const PartsLimits limits{std::min(diagnosis_.limit, kShareOfTruths * truth_fit_.residual),
                              gauge_.parameters()};
-    parts_ = explain_by_longer_rows(subject_, gradients_, gauge_, limits, diagnosis_.notes);
+    parts_ = explain_by_longer_rows(
+        subject_, gradients_, gauge_, limits,
+        [&](const WrongSubject& other) { return trials_.may_be(other, diagnosis_.limit); }, diagnosis_.notes);
     if (parts_.empty()) parts_ = explain_by_ends_of_rows(subject_, gradients_, gauge_, limits);
     if (!parts_.empty()) return true;
     parts_ = trials_.numbers(limits);

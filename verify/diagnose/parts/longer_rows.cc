@@ -16,6 +16,16 @@ constexpr double kLeastOfRow = 1e-9;
 /// Lengths that are tried.
 constexpr int64_t kMostEnds = 6;
 
+/// Where tokens of a batch of rows stand in its padded input, each row from the first column on.
+at::Tensor without_left_padding(const Batch& batch) {
+  std::vector<at::Tensor> rows;
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t begin = static_cast<int64_t>(i) * batch.padded_columns;
+    rows.push_back(at::arange(begin, begin + batch.offsets[i + 1] - batch.offsets[i], at::kLong));
+  }
+  return at::cat(rows);
+}
+
 /// The batch with `token`, or with each row's own first one, in front of each row.
 Batch with_one_more(const Batch& batch, std::optional<int64_t> token) {
   Batch longer = batch;
@@ -38,7 +48,7 @@ Batch with_one_more(const Batch& batch, std::optional<int64_t> token) {
   longer.positions = at::cat(positions);
   longer.rope_length = batch.rope_length == 0 ? 0 : batch.rope_length + 1;
   longer.padded_columns = batch.padded_columns + 1;
-  longer.padded_indices = at::Tensor();
+  longer.padded_indices = without_left_padding(longer);
   return longer;
 }
 
@@ -73,7 +83,7 @@ Batch with_ends(const Batch& batch, int64_t kept) {
   shorter.targets = at::cat(targets);
   shorter.positions = at::cat(positions);
   shorter.padded_columns = std::min(batch.padded_columns, kept);
-  shorter.padded_indices = at::Tensor();
+  shorter.padded_indices = without_left_padding(shorter);
   return shorter;
 }
 
@@ -128,6 +138,7 @@ std::vector<Explanation> explain_by_ends_of_rows(const WrongSubject& subject, co
 
 std::vector<Explanation> explain_by_longer_rows(const WrongSubject& subject, const Tensors& gradients,
                                                 const FitGauge& gauge, const PartsLimits& limits,
+                                                const std::function<bool(const WrongSubject&)>& may_be,
                                                 std::vector<std::string>& notes) {
   const Batch& batch = subject.batch;
   const std::vector<int64_t> others = strangers(subject, gradients);
@@ -145,6 +156,8 @@ std::vector<Explanation> explain_by_longer_rows(const WrongSubject& subject, con
   if (others.size() > 1) return {};
   const std::optional<int64_t> token = others.empty() ? std::nullopt : std::optional(others.front());
   const Batch longer = with_one_more(batch, token);
+  if (!may_be({subject.model, longer, subject.objective, subject.options, {}, {}, subject.teacher}))
+    return {};
   const auto objective = make_objective(subject.objective, longer, subject.options);
   const Tensors made = evaluate(subject.model, longer, *objective, {}, subject.teacher).gradients;
   Explanation found;

@@ -314,15 +314,6 @@ class PartsSearch {
     return found_.size() > before;
   }
 
-  /// Whether all weights are 1, as far as they are known.
-  static bool is_truth(const Solution& solution) {
-    for (size_t i = 0; i < solution.weights.size(); ++i) {
-      const double known = std::max(kRowWeightRounding, 8.0 * solution.deviations[i]);
-      if (std::abs(solution.weights[i] - 1.0) > known) return false;
-    }
-    return true;
-  }
-
   bool by_rows(const std::vector<Term>& terms) {
     std::vector<at::Tensor> parts;
     std::vector<size_t> of;
@@ -337,7 +328,7 @@ class PartsSearch {
     for (const Term& term : terms) parts.push_back(term.part);
     const Solution solution = solve(parts, gauge_.own(), limits_.parameters);
     if (!within(solution)) return false;
-    if (terms.empty() && is_truth(solution)) return false;
+    if (terms.empty() && is_one_of_each(solution, kRowWeightRounding)) return false;
     RowWeights weights{std::vector<double>(rows_.size(), kNaN), std::vector<double>(rows_.size(), 0.0)};
     for (size_t i = 0; i < of.size(); ++i) {
       weights.values[of[i]] = solution.weights[i];

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "streambp/error.h"
+#include "verify/diagnose/wrong_engine/run_mistake.h"
 
 namespace streambp::verify {
 
@@ -54,6 +55,13 @@ bool TrialRuns::try_out(const std::vector<const Hypothesis*>& of, double limit) 
   } catch (const InputError&) {
     return false;
   }
+}
+
+bool TrialRuns::may_be(const WrongSubject& other, double limit) const {
+  if (!head_) return true;
+  WrongSettings nothing;
+  nothing.head_alone = true;
+  return head_->measure(run_mistake(other, nothing)).residual <= limit;
 }
 
 const Tried& TrialRuns::best() const {

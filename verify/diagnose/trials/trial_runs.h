@@ -40,6 +40,10 @@ class TrialRuns {
   /// of its gradient is run no further than that.
   bool try_out(const std::vector<const Hypothesis*>& of, double limit);
 
+  /// Whether the head's gradient, where it is looked at, is that of another subject of the same model with
+  /// nothing wrong.
+  bool may_be(const WrongSubject& other, double limit) const;
+
   std::vector<Tried>& whole() { return whole_; }
   const Tried& best() const;
 
