@@ -17,8 +17,8 @@ double column_error(const at::Tensor& value, const at::Tensor& truth) {
 }
 
 /// Of this thread.
-int64_t& run_so_far() {
-  thread_local int64_t tokens = 0;
+double& run_so_far() {
+  thread_local double tokens = 0.0;
   return tokens;
 }
 
@@ -28,12 +28,16 @@ bool same_column(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-int64_t tokens_run() {
+double tokens_run() {
   return run_so_far();
 }
 
 void add_tokens_run(int64_t tokens) {
-  run_so_far() += tokens;
+  run_so_far() += static_cast<double>(tokens);
+}
+
+void add_forward_run(int64_t tokens) {
+  run_so_far() += static_cast<double>(tokens) / 3.0;
 }
 
 Tensors gradients_of(const Model& model) {

@@ -17,9 +17,12 @@ struct Evaluation {
 Evaluation evaluate(Model& model, const Batch& batch, const Objective& objective, const Settings& settings,
                     Model* teacher = nullptr);
 
-/// Tokens that passes have run on this thread so far: evaluate's, and those that are added.
-int64_t tokens_run();
+/// Tokens that passes have run on this thread so far: evaluate's, and those that are added. A pass is a
+/// forward pass and a backward pass, which is twice the work: those of a forward pass alone count for a
+/// third.
+double tokens_run();
 void add_tokens_run(int64_t tokens);
+void add_forward_run(int64_t tokens);
 
 /// The gradients of the trainable parameters as they stand, copied.
 Tensors gradients_of(const Model& model);

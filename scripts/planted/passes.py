@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from goldens.passes import InFloat64, load_model
+from peft import PeftModel
+from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file
 
 GOLDENS = Path(__file__).resolve().parents[2] / "verify/goldens"
@@ -34,8 +36,11 @@ class Pass:
         about = json.loads((GOLDENS / "cases" / case / "case.json").read_text())
         self.folder, self.settings, self.objective = GOLDENS / about["model"], about["hyperparameters"], about["objective"]
         self.dtype = dtype
+        self.adapter = GOLDENS / "cases" / case / about["adapter"] if "adapter" in about else None
         with self.precision():
             self.model = load_model(self.folder).to(dtype)
+            if self.adapter:
+                self.model = PeftModel.from_pretrained(self.model, self.adapter, is_trainable=True, autocast_adapter_dtype=False).to(dtype).eval()
         tensors = load_file(GOLDENS / "cases" / case / "tensors.safetensors")
         self.inputs = {name.removeprefix("in."): tensor.to(dtype) if tensor.is_floating_point() else tensor
                        for name, tensor in tensors.items() if name.startswith("in.")}
@@ -44,9 +49,13 @@ class Pass:
     def precision(self):
         return InFloat64() if self.dtype is torch.float64 else contextlib.nullcontext()
 
-    def logits(self, ids=None, mask=None):
+    def logits(self, ids=None, mask=None, positions=None):
+        """Rows without a mask are packed, and their documents told apart by their positions."""
+        if positions is None and self.mask is None:
+            positions = self.inputs["position_ids"]
         with self.precision():
-            return self.model(input_ids=self.ids if ids is None else ids, attention_mask=self.mask if mask is None else mask, use_cache=False).logits
+            return self.model(input_ids=self.ids if ids is None else ids, attention_mask=self.mask if mask is None else mask,
+                              position_ids=positions, use_cache=False).logits
 
     def losses(self, logits=None, labels=None):
         """Cross entropies [B, T - 1] of the next tokens, 0 where there is no label, and where there is one."""
@@ -69,8 +78,9 @@ class Pass:
         self.model.zero_grad()
         with self.precision():
             loss.backward()
-        return {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
-                for name, parameter in self.model.named_parameters()}
+        found = {name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().clone()
+                 for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        return get_peft_model_state_dict(self.model, state_dict=found, save_embedding_layers=False) if self.adapter else found
 
     def modules(self, ending):
         """The modules whose class's name ends so."""

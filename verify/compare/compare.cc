@@ -239,7 +239,7 @@ at::ScalarType narrowest_dtype(const Tensors& gradients) {
 }
 
 Comparison compare_gradients(const Tensors& gradients, const Tensors& truth, const Judging& judging) {
-  NamedGradients named = named_as(truth, gradients);
+  NamedGradients named = named_as(truth, gradients, judging.config);
   fill_left_out(truth, named);
   Comparison comparison;
   comparison.dtype = judging.dtype.value_or(narrowest_dtype(gradients));

@@ -60,6 +60,7 @@ struct Judging {
   std::optional<double> tolerance;      // one limit for all, in place of the rule
   std::optional<at::ScalarType> dtype;  // of the arithmetic; default: the narrowest of the gradients
   std::vector<NoiseSample> noise;
+  const Config* config = nullptr;   // of the model, whose files may call parameters otherwise
   std::set<std::string> unsettled;  // parameters that a token near a tie may or may not have reached
 };
 

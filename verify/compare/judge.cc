@@ -91,6 +91,7 @@ class Judge {
     const at::ScalarType dtype = options_.compute_dtype.value_or(narrowest_dtype(gradients_));
     if (options_.tolerance) {
       Judging judging;
+      judging.config = &truth_.model.config();
       judging.tolerance = options_.tolerance;
       judging.dtype = dtype;
       return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
@@ -113,6 +114,7 @@ class Judge {
 
   CompareReport in_double() {
     Judging judging;
+    judging.config = &truth_.model.config();
     judging.dtype = at::kDouble;
     Comparison comparison = compare_gradients(gradients_, as_stored_.gradients, judging);
     if (comparison.verdict != Verdict::kWrong) return report(std::move(comparison), 0);
@@ -145,6 +147,7 @@ class Judge {
     bool stored = false;
     CompareReport result = report({}, 0);
     Judging judging;
+    judging.config = &truth_.model.config();
     judging.dtype = dtype;
     result.ties = find_near_ties(truth_, dtype);
     judging.unsettled = result.ties->unsettled;

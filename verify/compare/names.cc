@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 
+#include "streambp/model/files/stored_names.h"
 #include "streambp/model/files/strict_json.h"
 
 namespace streambp::verify {
@@ -72,15 +73,22 @@ std::string bare(const std::string& name, std::set<std::string>& taken) {
 /// The truth's names by their bare forms.
 class Names {
  public:
-  explicit Names(const Tensors& truth) {
+  Names(const Tensors& truth, const Config* config) : config_(config) {
     std::set<std::string> unused;
     for (const auto& [name, tensor] : truth) names_.emplace(bare(name, unused), name);
+    if (config == nullptr) return;
+    for (const auto& [name, tensor] : truth)
+      names_.emplace(bare(stored_name(*config, bare(name, unused)), unused), name);
   }
 
   /// The truth's name of a bare one; empty if it has none.
   std::string find(const std::string& name) const {
     for (const std::string& spelling : {name, "model." + name}) {
       if (const auto found = names_.find(spelling); found != names_.end()) return found->second;
+    }
+    if (config_ != nullptr) {
+      if (const auto found = names_.find(parameter_name(*config_, name)); found != names_.end())
+        return found->second;
     }
     if (name == "v_head.summary.weight" || name == "v_head.weight" || name == "score.weight") {
       if (const auto found = names_.find(kValueHead); found != names_.end()) return found->second;
@@ -89,6 +97,7 @@ class Names {
   }
 
  private:
+  const Config* config_;
   std::map<std::string, std::string> names_;
 };
 
@@ -132,8 +141,8 @@ void settle_tied_head(const Tensors& truth, NamedGradients& named) {
 
 }  // namespace
 
-NamedGradients named_as(const Tensors& truth, Tensors gradients) {
-  const Names names(truth);
+NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* config) {
+  const Names names(truth, config);
   NamedGradients named;
   std::set<std::string> taken;
   size_t fused = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "streambp/model/config/config.h"
 #include "verify/error_measure.h"
 
 namespace streambp::verify {
@@ -21,8 +22,10 @@ struct NamedGradients {
 /// - the value head as v_head.summary.weight (TRL) or score.weight (a model of sequence classification);
 /// - experts fused as transformers 5 holds them: mlp.experts.gate_up_proj [X, 2 F, D] and
 ///   mlp.experts.down_proj [X, D, F];
+/// - with `config`, what files of its family call parameters (model.final_layernorm,
+/// block_sparse_moe.experts.0.w1, ...);
 /// - the head of a model that ties it to its embedding: left out, given twice (bit-equal), or given alone.
-NamedGradients named_as(const Tensors& truth, Tensors gradients);
+NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* config = nullptr);
 
 /// Puts zeros where the truth is exactly 0 and a gradient is left out: frameworks have None there (experts
 /// that no token chose).

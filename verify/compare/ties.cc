@@ -16,10 +16,10 @@ namespace {
 using Routers = std::vector<at::Tensor>;
 
 /// What the routers say in one forward pass. The pass takes layer after layer, each by rows in order; a
-/// mixture's only topk is the choice of its experts.
+/// mixture's topk of all its experts is the choice of some (others are of its groups of experts).
 class RouterRecorder {
  public:
-  explicit RouterRecorder(int64_t tokens) : tokens_(tokens) {
+  RouterRecorder(int64_t tokens, int64_t experts) : tokens_(tokens), experts_(experts) {
     current() = this;
     handle_ = at::addThreadLocalCallback(
         at::RecordFunctionCallback(&record).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
@@ -46,6 +46,7 @@ class RouterRecorder {
   }
 
   void add(const at::Tensor& probabilities) {
+    if (probabilities.dim() != 2 || probabilities.size(1) != experts_) return;
     parts_.push_back(probabilities.to(at::kDouble).log());
     rows_ += probabilities.size(0);
     if (rows_ < tokens_) return;
@@ -54,7 +55,7 @@ class RouterRecorder {
     rows_ = 0;
   }
 
-  int64_t tokens_;
+  int64_t tokens_, experts_;
   int64_t rows_ = 0;
   std::vector<at::Tensor> parts_;
   Routers layers_;
@@ -63,7 +64,7 @@ class RouterRecorder {
 
 Routers routers_of(Model& model, const Batch& batch) {
   const Float32Angles as_transformers;
-  RouterRecorder recorder(batch.size());
+  RouterRecorder recorder(batch.size(), model.config().mixture.num_experts);
   evaluate(model, batch);
   return recorder.take();
 }
@@ -90,7 +91,7 @@ at::Tensor near_in_layer(const at::Tensor& exact, const at::Tensor& low, int64_t
   const int64_t k = config.mixture.num_experts_per_tok;
   const auto add = [&](int64_t expert) { add_expert(ties.unsettled, config, layer, expert); };
   const at::Tensor noise = (low - exact).abs().flatten();
-  const double typical = noise.median().item<double>();
+  const double typical = noise.nanmedian().item<double>();
   const auto [sorted, order] = exact.sort(/*dim=*/-1, /*descending=*/true);
   const at::Tensor margin = sorted.select(1, k - 1) - sorted.select(1, k);
   const at::Tensor exact_choices = choices_of(exact, k);

@@ -103,7 +103,7 @@ class DiagnosedComparison {
     const WrongSubject subject{truth_.model,     truth_.batch,  options_.objective, settings_,
                                truth_.input_ids, truth_.labels, teacher()};
     diagnosing.chunks = options_.diagnose_chunks;
-    const Tensors named = named_as(right, gradients_).gradients;
+    const Tensors named = named_as(right, gradients_, &truth_.model.config()).gradients;
     if (std::optional<Diagnosis> overflow = find_overflow(named, right)) return std::move(*overflow);
     return diagnose(subject, named, right, noise, diagnosing);
   }

@@ -4,17 +4,16 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <set>
 #include <unistd.h>
 
 #include "streambp/error.h"
-#include "verify/diagnose/numbers.h"
 #include "verify/diagnose/parts/factor_words.h"
 #include "verify/diagnose/parts/few_parameters.h"
+#include "verify/diagnose/parts/head_span.h"
 #include "verify/diagnose/parts/longer_rows.h"
 #include "verify/diagnose/parts/tokens.h"
 #include "verify/diagnose/trials/biases.h"
-#include "verify/diagnose/trials/likely_pairs.h"
+#include "verify/diagnose/trials/trial_runs.h"
 
 namespace streambp::verify {
 namespace {
@@ -41,23 +40,12 @@ constexpr double kShareOfTruths = 0.02;
 constexpr double kSinglePrecision = 1e-6;
 /// How many times the noise a gradient may be off.
 constexpr double kNoiseLimit = 3.0;
-/// Mistakes that leave the loss and the forward pass as they are: what they are about.
-const std::set<std::string> kOfBackwardPasses{"detached", "tied embedding", "padding row", "sums",
-                                              "softcap's slope"};
-
 /// "37 of 150" on stderr, where somebody may be watching.
 void progress(size_t done, size_t all, const char* what) {
   if (::isatty(STDERR_FILENO) == 0) return;
   fmt::print(stderr, "\r{} of {} {}   {}", done, all, what, done == all ? "\n" : "");
   std::fflush(stderr);
 }
-
-/// One hypothesis that was run, or several.
-struct Tried {
-  std::vector<const Hypothesis*> of;  // none: the truth
-  Fit fit;
-  at::Tensor sketch;
-};
 
 class Search {
  public:
@@ -68,6 +56,7 @@ class Search {
         truth_(truth),
         options_(options),
         gauge_(gradients, truth),
+        trials_(subject, gauge_, truth, options.run),
         factors_(subject, gradients),
         hypotheses_(hypotheses(subject, options.chunks)),
         noise_(std::max(noise, rounding_of(gradients))) {
@@ -78,7 +67,9 @@ class Search {
     const bool balanced = make_objective(subject.objective, subject.batch, subject.options)
                               ->router_loss.of(subject.model.config().mixture) != 0.0;
     if (location_ && location_->right.starts_with("the head") && is_precise() && !balanced)
-      std::erase_if(hypotheses_, [](const Hypothesis& h) { return !kOfBackwardPasses.contains(h.about); });
+      std::erase_if(hypotheses_, [](const Hypothesis& h) { return !is_of_backward_pass(h.about); });
+    if (location_ && location_->kind == Location::Kind::kEverywhere && is_precise() && !head_is_right())
+      trials_.by_head(gradients, std::max(kRounding, kNoiseAllowance * noise_));
     // Their own precision is no mistake of theirs.
     if (has_dtype(gradients, at::kBFloat16))
       std::erase_if(hypotheses_, [](const Hypothesis& h) { return h.name == "bf16-rounded"; });
@@ -86,8 +77,7 @@ class Search {
 
   Diagnosis run() {
     diagnosis_.limit = std::max(kFits, kNoiseAllowance * noise_);
-    add({}, truth_);
-    truth_fit_ = tried_.front().fit;
+    truth_fit_ = trials_.whole().front().fit;
     // The truth, or its multiple: there is nothing left to explain.
     if (truth_fit_.residual <= std::max(kRounding, kTruthAllowance * noise_)) {
       if (!options_.noise.empty())
@@ -101,26 +91,25 @@ class Search {
     if (!parts_.empty() && parts_.front().fit.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) &&
         is_precise())
       return finish();
+    // In float32 as near as other orders of summation are: right, whatever a trial would leave a little less
+    // of.
+    if (parts_.empty() && !unnamed_ && noise_ > kRounding && truth_fit_.residual <= kSumsFit &&
+        !truth_fit_.has_factor())
+      return finish();
     if (!engine_is_right()) {
       if (unnamed_) parts_.push_back(std::move(*unnamed_));
       return finish();
     }
     if (is_precise() && parts_.empty() && !unnamed_ && !head_is_right() && try_batch_and_numbers())
       return finish();
-    size_t left_out = 0, done = 0;
-    for (const bool unlikely : {false, true}) {
-      for (const Hypothesis& each : hypotheses_) {
-        if (is_unlikely(each) != unlikely) continue;
-        progress(++done, hypotheses_.size(), "mistakes");
-        try_out({&each}) ? ++diagnosis_.tried : ++left_out;
-      }
-      if (fits(best())) break;
-    }
+    const size_t left_out = try_hypotheses();
     if (left_out > 0 && !wrong_engine_knows(subject_))
       diagnosis_.notes.push_back(fmt::format(
           "{} mistakes that others can show could not be made of this model, batch and objective", left_out));
-    if (options_.pairs && parts_.empty() && !unnamed_ && !fits(best())) try_pairs();
-    if (unnamed_ && parts_.empty() && !fits(best())) parts_.push_back(std::move(*unnamed_));
+    if (options_.pairs && truth_fit_.residual > kSumsFit && parts_.empty() && !unnamed_ &&
+        !fits(trials_.best()))
+      try_pairs();
+    if (unnamed_ && parts_.empty() && !fits(trials_.best())) parts_.push_back(std::move(*unnamed_));
     return finish();
   }
 
@@ -146,13 +135,32 @@ class Search {
 
   bool head_is_right() const { return location_ && location_->right.starts_with("the head"); }
 
+  /// One at a time, the likely first; those alone that are about the same thing, once one gives the
+  /// gradients. How many can't be made.
+  size_t try_hypotheses() {
+    size_t left_out = 0, done = 0;
+    std::string about;  // what gives the gradients
+    for (const bool unlikely : {false, true}) {
+      for (const Hypothesis* each : in_order(hypotheses_, gradients_, truth_)) {
+        if (is_unlikely(*each) != unlikely || (!about.empty() && each->about != about)) continue;
+        if (trials_.has_head() && each->about != "sums" && is_of_backward_pass(each->about)) continue;
+        progress(++done, hypotheses_.size(), "mistakes");
+        const size_t before = trials_.whole().size();
+        trials_.try_out({each}, diagnosis_.limit) ? ++diagnosis_.tried : ++left_out;
+        if (trials_.whole().size() > before && is_exact(trials_.whole().back())) about = each->about;
+      }
+      if (fits(trials_.best())) break;
+    }
+    return left_out;
+  }
+
   /// Whether what is known by now speaks against a mistake, alone: it is tried where no other explains the
   /// gradients.
   bool is_unlikely(const Hypothesis& hypothesis) const {
     if (!is_precise()) return false;
-    if (location_ && !head_is_right() && hypothesis.about != "sums" &&
-        kOfBackwardPasses.contains(hypothesis.about))
+    if (location_ && !head_is_right() && hypothesis.about != "sums" && is_of_backward_pass(hypothesis.about))
       return true;
+    if (no_loss_ && (hypothesis.is_of_the_loss() || hypothesis.about == "normaliser")) return true;
     return tokens_explain_ && (hypothesis.about == "normaliser" || hypothesis.name == "prompt-scored" ||
                                hypothesis.name.starts_with("labels-lost"));
   }
@@ -174,6 +182,11 @@ class Search {
           explain_few(subject_, gradients_, truth_, *location_, std::max(kSumsFit, kNoiseAllowance * noise_));
       if (!parts_.empty()) return;
     }
+    if (trials_.has_head() &&
+        is_of_no_loss(subject_, gradients_, {std::max(kRounding, kNoiseAllowance * noise_), 1})) {
+      no_loss_ = tokens_explain_ = true;
+      return;
+    }
     // Sums of right parts leave nothing but rounding.
     const double rounding = std::min(kSumsFit, kShareOfTruths * truth_fit_.residual);
     const PartsLimits limits{std::max({kRounding, rounding, kNoiseAllowance * noise_}), gauge_.parameters()};
@@ -192,14 +205,17 @@ class Search {
   bool try_batch_and_numbers() {
     const PartsLimits limits{std::min(diagnosis_.limit, kShareOfTruths * truth_fit_.residual),
                              gauge_.parameters()};
-    parts_ = explain_by_longer_rows(subject_, gradients_, gauge_, limits, diagnosis_.notes);
+    parts_ = explain_by_longer_rows(
+        subject_, gradients_, gauge_, limits,
+        [&](const WrongSubject& other) { return trials_.may_be(other, diagnosis_.limit); }, diagnosis_.notes);
+    if (parts_.empty()) parts_ = explain_by_ends_of_rows(subject_, gradients_, gauge_, limits);
     if (!parts_.empty()) return true;
-    parts_ = explain_by_numbers(subject_, gauge_, truth_, limits, options_.run);
+    parts_ = trials_.numbers(limits);
     if (parts_.empty()) return false;
     for (const Hypothesis& each : hypotheses_) {
       const WrongSettings settings = each.settings();
       if (!settings.config_change.empty() || settings.score_factor != 1.0)
-        diagnosis_.tried += try_out({&each}) ? 1 : 0;
+        diagnosis_.tried += trials_.try_out({&each}, diagnosis_.limit) ? 1 : 0;
     }
     return true;
   }
@@ -221,7 +237,7 @@ class Search {
   /// Whether there is an engine that makes this model's, batch's and objective's mistakes; else a note.
   bool engine_is_right() {
     try {
-      const double off = FitGauge(options_.run(subject_, WrongSettings{}), truth_).measure(truth_).residual;
+      const double off = trials_.engine_error();
       if (off <= kEngineLimit) return true;
       diagnosis_.notes.push_back(
           fmt::format("the engine that makes mistakes is {:.1e} off the truth with none, expected {:.0e}: "
@@ -244,44 +260,21 @@ class Search {
     return is_explanation(tried.fit);
   }
 
-  /// False where the objective refuses such a batch.
-  bool try_out(const std::vector<const Hypothesis*>& of) {
-    WrongSettings settings;
-    for (const Hypothesis* each : of) each->make(settings);
-    try {
-      add(of, options_.run(subject_, settings));
-      return true;
-    } catch (const InputError&) {
-      return false;
-    }
-  }
-
-  void add(const std::vector<const Hypothesis*>& of, const Tensors& gradients) {
-    Tried& tried = tried_.emplace_back();
-    tried.of = of;
-    tried.fit = gauge_.measure(gradients, &tried.sketch);
-  }
-
-  const Tried& best() const {
-    return *std::min_element(tried_.begin(), tried_.end(),
-                             [](const Tried& a, const Tried& b) { return a.fit.residual < b.fit.residual; });
-  }
-
-  std::vector<MistakePair> pairs() const {
-    std::vector<SingleMistake> singles;
-    for (size_t i = 1; i < tried_.size(); ++i)
-      singles.push_back({tried_[i].of[0], tried_[i].fit.residual, tried_[i].sketch});
-    return likely_pairs(std::move(singles), tried_.front().sketch, gauge_);
+  /// Whether nothing else is to be tried.
+  bool is_exact(const Tried& tried) const {
+    return is_precise() && fits(tried) &&
+           tried.fit.residual <= std::max(kSinglePrecision, kNoiseLimit * noise_);
   }
 
   void try_pairs() {
-    const std::vector<MistakePair> pairs = this->pairs();
+    const std::vector<MistakePair> pairs = trials_.pairs(hypotheses_, diagnosis_.limit);
     for (size_t i = 0; i < pairs.size(); ++i) {
       progress(i + 1, pairs.size(), "pairs of mistakes");
       ++diagnosis_.pairs_tried;
-      if (!try_out({pairs[i].first, pairs[i].second})) continue;
+      if (!trials_.try_out({pairs[i].first, pairs[i].second}, diagnosis_.limit)) continue;
       // What fits this well needs no better.
-      if (fits(tried_.back()) && tried_.back().fit.residual <= std::max(1e-6, noise_)) break;
+      if (fits(trials_.whole().back()) && trials_.whole().back().fit.residual <= std::max(1e-6, noise_))
+        break;
     }
   }
 
@@ -298,16 +291,52 @@ class Search {
     return {name, sentence, tried.fit};
   }
 
+  /// Whether tokens that are not in the batch have gradients: then that is what is known.
+  bool say_strangers() {
+    const std::vector<int64_t> others = strangers(subject_, gradients_);
+    // Where all of them have, it may be anything.
+    const auto own = static_cast<int64_t>(std::get<0>(at::_unique(subject_.batch.tokens)).numel());
+    if (others.empty() || own + std::ssize(others) == subject_.model.config().vocab_size) return false;
+    const std::vector<int64_t> some(others.begin(),
+                                    others.begin() + std::min<std::ptrdiff_t>(8, std::ssize(others)));
+    const std::string list =
+        fmt::format("{}{}", fmt::join(some, ", "), others.size() > some.size() ? ", ..." : "");
+    const bool padding = is_padding(others);
+    diagnosis_.location->name = padding ? "padding-tokens" : "other-tokens";
+    diagnosis_.location->sentence = padding ? fmt::format(
+                                                  "padding is among the tokens: its embedding (of {}) has "
+                                                  "gradients, so that some layer or the "
+                                                  "loss is not told of it",
+                                                  list)
+                                            : fmt::format(
+                                                  "gradients of other tokens than this batch's are in: {} of "
+                                                  "the embedding (another batch was "
+                                                  "run, or its gradients were not set to zero)",
+                                                  list);
+    return true;
+  }
+
+  /// Whether these tokens all stand under the padding.
+  bool is_padding(const std::vector<int64_t>& tokens) const {
+    if (!subject_.input_ids.defined()) return false;
+    at::Tensor real = at::zeros({subject_.input_ids.numel()}, at::kBool);
+    real.index_fill_(0, subject_.batch.padded_indices, true);
+    const at::Tensor under = subject_.input_ids.flatten().masked_select(real.logical_not());
+    return std::all_of(tokens.begin(), tokens.end(),
+                       [&](int64_t token) { return under.eq(token).any().item<bool>(); });
+  }
+
   Diagnosis finish() {
     // Within rounding the simpler one, which comes first: the truth, where it leaves as little as float32
     // does.
     const double rounding =
         truth_fit_.residual <= kSinglePrecision ? std::max(kTie * truth_fit_.residual, kRounding) : kRounding;
-    std::stable_sort(tried_.begin(), tried_.end(), [rounding](const Tried& a, const Tried& b) {
+    std::vector<Tried>& tried = trials_.whole();
+    std::stable_sort(tried.begin(), tried.end(), [rounding](const Tried& a, const Tried& b) {
       return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
     });
     diagnosis_.explanations = parts_;
-    for (const Tried& tried : tried_) diagnosis_.explanations.push_back(explain(tried));
+    for (const Tried& each : tried) diagnosis_.explanations.push_back(explain(each));
     std::stable_sort(diagnosis_.explanations.begin(), diagnosis_.explanations.end(),
                      [rounding](const Explanation& a, const Explanation& b) {
                        return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
@@ -316,7 +345,7 @@ class Search {
       std::erase_if(diagnosis_.explanations, [](const Explanation& e) { return e.name == "truth"; });
     }
     const double best_residual = diagnosis_.explanations.front().fit.residual;
-    if (!parts_.empty() || fits(tried_.front())) {
+    if (!parts_.empty() || fits(tried.front())) {
       diagnosis_.kind = Diagnosis::Kind::kExplained;
       const double limit = std::max(kTie * best_residual, kRounding);
       for (const Explanation& each : diagnosis_.explanations)
@@ -327,6 +356,8 @@ class Search {
       diagnosis_.location.reset();
       if (noise_ < kRounding && truth_fit_.residual > kRounding)
         diagnosis_.notes.push_back("norms, rotation or softmax in float32 leave as much in a float64 model");
+    } else if (location_ && is_precise() && say_strangers()) {
+      diagnosis_.kind = Diagnosis::Kind::kLocated;
     } else if (location_ && location_->kind != Location::Kind::kEverywhere) {
       diagnosis_.kind = Diagnosis::Kind::kLocated;
     }
@@ -338,6 +369,7 @@ class Search {
   const Tensors& truth_;
   const DiagnoseOptions& options_;
   FitGauge gauge_;
+  TrialRuns trials_;
   FactorWords factors_;
   std::vector<Hypothesis> hypotheses_;
   double noise_;
@@ -345,8 +377,8 @@ class Search {
   std::optional<Location> location_;
   std::vector<Explanation> parts_;
   std::optional<Explanation> unnamed_;
+  bool no_loss_ = false;         // on the right forward pass gives the head's gradient
   bool tokens_explain_ = false;  // weights of tokens have been fitted
-  std::vector<Tried> tried_;     // the truth first
   Diagnosis diagnosis_;
 };
 
@@ -358,10 +390,10 @@ double precision_residual(const Tensors& gradients, const Tensors& truth) {
 
 Diagnosis diagnose(const WrongSubject& subject, const Tensors& gradients, const Tensors& truth, double noise,
                    const DiagnoseOptions& options) {
-  const int64_t before = tokens_run();
+  const double before = tokens_run();
   Diagnosis diagnosis = Search(subject, gradients, truth, noise, options).run();
-  diagnosis.passes = static_cast<double>(tokens_run() - before) /
-                     static_cast<double>(std::max<int64_t>(subject.batch.size(), 1));
+  diagnosis.passes =
+      (tokens_run() - before) / static_cast<double>(std::max<int64_t>(subject.batch.size(), 1));
   return diagnosis;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <optional>
+#include <string>
 
 #include "streambp/error.h"
 #include "verify/diagnose/wrong_engine/config_changes.h"
@@ -20,34 +21,59 @@ constexpr double kFarthest = 1.5;
 /// What is left of an exact number.
 constexpr double kExact = 1e-8;
 
+/// A number that may be another one.
+struct Number {
+  std::string name, text;
+  double right = 1.0;
+  std::function<void(WrongSettings&, double)> set;
+};
+
+std::vector<Number> numbers_of(const WrongSubject& subject) {
+  std::vector<Number> all;
+  for (const ConfigNumber& number : config_numbers()) {
+    Config config = subject.model.config();
+    const double right = number.of(config);
+    // Others stand for what there is not.
+    if (right > 0.0 && right != 1.0)
+      all.push_back({number.name, number.text, right, [name = number.name](WrongSettings& s, double value) {
+                       s.config_number = name;
+                       s.config_value = value;
+                     }});
+  }
+  if (subject.model.has_adapters())
+    all.push_back({"adapter-scale", "what adapters are multiplied by, over their scale,", 1.0,
+                   [](WrongSettings& s, double value) { s.adapter_scale_factor = value; }});
+  return all;
+}
+
 class NumberSearch {
  public:
   NumberSearch(const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth,
-               const PartsLimits& limits,
-               const std::function<Tensors(const WrongSubject&, const WrongSettings&)>& run)
+               const PartsLimits& limits, const MakeMistake& run,
+               const std::function<Fit(const WrongSettings&)>& confirm)
       : subject_(subject),
         gauge_(gauge),
         limits_(limits),
         run_(run),
+        confirm_(confirm),
         truth_(gauge.vector_of(truth)),
         error_(gauge.own() - truth_) {}
 
   std::vector<Explanation> search() {
-    for (const ConfigNumber& number : config_numbers()) {
-      Config config = subject_.model.config();
-      const double right = number.of(config);
-      if (right > 0.0 && right != 1.0) follow(number, right);  // else it stands for what there is not
-    }
+    for (const Number& number : numbers_of(subject_)) follow(number);
     return std::move(found_);
   }
 
  private:
-  std::optional<at::Tensor> at(const ConfigNumber& number, double value) const {
+  static WrongSettings with(const Number& number, double value) {
     WrongSettings settings;
-    settings.config_number = number.name;
-    settings.config_value = value;
+    number.set(settings, value);
+    return settings;
+  }
+
+  std::optional<at::Tensor> at(const Number& number, double value) const {
     try {
-      return gauge_.vector_of(run_(subject_, settings));
+      return gauge_.vector_of(run_(subject_, with(number, value)));
     } catch (const InputError&) {
       return std::nullopt;
     }
@@ -58,10 +84,11 @@ class NumberSearch {
   }
 
   double residual_of(const at::Tensor& error) const {
-    return error.norm().item<double>() / std::sqrt(static_cast<double>(limits_.parameters));
+    return error.norm().item<double>() / std::sqrt(static_cast<double>(gauge_.parameters()));
   }
 
-  void follow(const ConfigNumber& number, double right) {
+  void follow(const Number& number) {
+    const double right = number.right;
     std::optional<at::Tensor> other = at(number, right * std::exp(kStep));
     if (!other) return;
     at::Tensor slope = (*other - truth_) / kStep;
@@ -81,36 +108,40 @@ class NumberSearch {
       best = x;
       best_residual = residual;
       if (residual <= kExact) break;
-      slope = (*other - at_before) / (x - before);  // of the last step: as good, and no pass
+      slope = (*other - at_before) / (x - before);  // of the last step: as good, and no run
       before = x;
       at_before = *other;
       x += along(left, slope);
     }
-    if (best_residual <= limits_.residual) add(number, right, right * std::exp(best), best_residual);
+    if (best_residual <= limits_.residual) add(number, right * std::exp(best));
   }
 
-  void add(const ConfigNumber& number, double right, double found, double residual) {
+  void add(const Number& number, double found) {
     Explanation explanation;
+    explanation.fit.residual = explanation.fit.without_factor = confirm_(with(number, found)).without_factor;
+    if (!(explanation.fit.residual <= limits_.residual)) return;
     explanation.name = fmt::format("{}-{:.6g}", number.name, found);
-    explanation.sentence = fmt::format("{} is {:.6g} where it should be {:.6g}", number.text, found, right);
-    explanation.fit.residual = explanation.fit.without_factor = residual;
+    explanation.sentence =
+        fmt::format("{} is {:.6g} where it should be {:.6g}", number.text, found, number.right);
     found_.push_back(std::move(explanation));
   }
 
   const WrongSubject& subject_;
   const FitGauge& gauge_;
   PartsLimits limits_;
-  const std::function<Tensors(const WrongSubject&, const WrongSettings&)>& run_;
+  const MakeMistake& run_;
+  const std::function<Fit(const WrongSettings&)>& confirm_;
   at::Tensor truth_, error_;
   std::vector<Explanation> found_;
 };
 
 }  // namespace
 
-std::vector<Explanation> explain_by_numbers(
-    const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth, const PartsLimits& limits,
-    const std::function<Tensors(const WrongSubject&, const WrongSettings&)>& run) {
-  return NumberSearch(subject, gauge, truth, limits, run).search();
+std::vector<Explanation> explain_by_numbers(const WrongSubject& subject, const FitGauge& gauge,
+                                            const Tensors& truth, const PartsLimits& limits,
+                                            const MakeMistake& run,
+                                            const std::function<Fit(const WrongSettings&)>& confirm) {
+  return NumberSearch(subject, gauge, truth, limits, run, confirm).search();
 }
 
 }  // namespace streambp::verify

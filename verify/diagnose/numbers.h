@@ -9,10 +9,16 @@
 
 namespace streambp::verify {
 
-/// Explanations by one number of the config, whose residual is within the limit. Takes a pass for each number
-/// that the model has, and some for those that come near. `run` makes a mistake, and may throw InputError.
-std::vector<Explanation> explain_by_numbers(
-    const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth, const PartsLimits& limits,
-    const std::function<Tensors(const WrongSubject&, const WrongSettings&)>& run);
+/// What makes a mistake, and may throw InputError.
+using MakeMistake = std::function<Tensors(const WrongSubject&, const WrongSettings&)>;
+
+/// Explanations by one number of the config, or by the adapters' scale, whose residual is within the limit.
+/// Takes a run for each number that the model has, and some for those that come near. `run` makes the
+/// gradients that `gauge` and `truth` are of, be it those of some parameters alone; `confirm` measures what
+/// is found against all.
+std::vector<Explanation> explain_by_numbers(const WrongSubject& subject, const FitGauge& gauge,
+                                            const Tensors& truth, const PartsLimits& limits,
+                                            const MakeMistake& run,
+                                            const std::function<Fit(const WrongSettings&)>& confirm);
 
 }  // namespace streambp::verify

@@ -39,4 +39,12 @@ Solution solve(const std::vector<at::Tensor>& parts, const at::Tensor& own, size
   return solution;
 }
 
+bool is_one_of_each(const Solution& solution, double rounding) {
+  for (size_t i = 0; i < solution.weights.size(); ++i) {
+    const double known = std::max(rounding, 8.0 * solution.deviations[i]);
+    if (std::abs(solution.weights[i] - 1.0) > known) return false;
+  }
+  return true;
+}
+
 }  // namespace streambp::verify

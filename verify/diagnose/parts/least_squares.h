@@ -19,4 +19,7 @@ struct Solution {
 /// are alike, equal shares.
 Solution solve(const std::vector<at::Tensor>& parts, const at::Tensor& own, size_t parameters);
 
+/// Whether all weights are 1, as far as they are known, which is no better than `rounding`.
+bool is_one_of_each(const Solution& solution, double rounding);
+
 }  // namespace streambp::verify

@@ -14,6 +14,7 @@
 #include "streambp/error.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/other_sums.h"
 #include "verify/diagnose/parts/row_words.h"
 #include "verify/diagnose/trials/hypotheses.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
@@ -25,6 +26,8 @@ namespace {
 /// Slopes that differ by less are one.
 constexpr double kSameSlope = 1e-5;
 constexpr double kSameFactor = 1e-5;
+/// Of the largest slope: what rounding leaves of one that is none.
+constexpr double kOfTheLargest = 1e-9;
 /// Orders of rows are tried for no more.
 constexpr int64_t kMostRolled = 16;
 constexpr size_t kMostPaired = 80;
@@ -53,6 +56,11 @@ class LossSearch {
       if (each.is_of_the_loss()) candidates_.push_back({each.name, each.about, each.sentence, each.make});
     }
     orders();
+    exchanged();
+    if (kind_.name == "kto")
+      candidates_.push_back({"kto-baseline-missing", "options",
+                             "the KL estimate that rewards are held against is 0 (calculate_KL)",
+                             [](WrongSettings& s) { s.options["loss_type"] = "apo_zero_unpaired"; }});
     if (kind_.name == "grpo")
       candidates_.push_back({"not-clipped", "options", "ratios are not clipped (epsilon_low, epsilon_high)",
                              [](WrongSettings& s) {
@@ -70,7 +78,11 @@ class LossSearch {
   std::vector<OtherLoss> run() {
     own_ = slopes_of({});
     if (!own_.defined()) return {};
+    // What counts for nothing is known no better than the rest.
+    const double typical = seen_.values.abs().max().item<double>();
+    seen_.errors = seen_.errors.clamp_min(std::max(typical * kOfTheLargest, 1e-300));
     for (const LossCandidate& each : candidates_) try_out(each.name, each.sentence, each.make);
+    for (const OtherSums& each : other_sums(subject_, values_)) keep(each.name, each.sentence, each.slopes);
     lost();
     numbers();
     kl_terms();
@@ -191,6 +203,34 @@ class LossSearch {
         candidates_.push_back({"advantages-of-others", "advantages", "advantages are other rows': " + text,
                                [order = order](WrongSettings& s) { s.advantage_order = order; }});
     }
+  }
+
+  /// Two numbers among the options, each with the other's value.
+  void exchanged() {
+    std::vector<std::pair<std::string, std::string>> numbers;
+    for (const Option& option : kind_.options) {
+      const auto found = subject_.options.find(option.name);
+      if (found != subject_.options.end() && option.choices.empty() && is_number(found->second))
+        numbers.emplace_back(option.name, found->second);
+    }
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      for (size_t j = i + 1; j < numbers.size(); ++j) {
+        const std::pair<std::string, std::string> one = numbers[i], other = numbers[j];
+        if (one.second == other.second) continue;
+        candidates_.push_back({fmt::format("{}-for-{}", one.first, other.first), "options",
+                               fmt::format("{} and {} are exchanged", one.first, other.first),
+                               [one, other](WrongSettings& s) {
+                                 s.options[one.first] = other.second;
+                                 s.options[other.first] = one.second;
+                               }});
+      }
+    }
+  }
+
+  static bool is_number(const std::string& text) {
+    char* end = nullptr;
+    std::strtod(text.c_str(), &end);
+    return !text.empty() && *end == '\0';
   }
 
   /// Tokens that have no slope are not there at all, for sums and counts either.
@@ -319,7 +359,7 @@ class LossSearch {
 
   const WrongSubject& subject_;
   const ScoredValues& values_;
-  const SeenSlopes& seen_;
+  SeenSlopes seen_;
   const ObjectiveKind& kind_;
   double temperature_;
   std::vector<LossCandidate> candidates_;

@@ -12,6 +12,7 @@
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/parts/least_squares.h"
 #include "verify/diagnose/parts/other_losses.h"
+#include "verify/diagnose/parts/plain_divergence.h"
 #include "verify/diagnose/parts/row_words.h"
 #include "verify/diagnose/parts/slopes.h"
 #include "verify/diagnose/parts/term_tables.h"
@@ -20,17 +21,13 @@
 namespace streambp::verify {
 namespace {
 
-/// Rows beyond are taken several at a time.
 constexpr int64_t kMostRows = 256;
-/// A part with a smaller share of the truth is rounding.
-constexpr double kNothing = 1e-9;
-/// Weights of rows are known no better.
-constexpr double kRowWeightRounding = 1e-5;
+constexpr double kNothing = 1e-9;            // of the truth: a smaller part is rounding
+constexpr double kRowWeightRounding = 1e-5;  // weights of rows are known no better
 /// A term of a loss, or one that it might have had.
 struct Term {
-  std::string name;
-  std::string text;  // "the KL term"
-  at::Tensor part;   // its gradient
+  std::string name, text;  // "the KL term"
+  at::Tensor part;         // its gradient
   bool expected = true;
 };
 
@@ -57,9 +54,16 @@ class PartsSearch {
     if (!facts_.advantages.empty() && !is_zero(besides_)) {
       // Advantages multiply the policy's part of a row alone.
       rows(sum_of(linear_.slopes(), besides_, -1.0));
+      facts_.advantages_alone = true;
       by_rows({});
     }
-    if (found_.empty() && unnamed_) found_.push_back(*unnamed_);
+    if (const auto made = found_.empty() ? with_plain_divergence(subject_, gauge_, linear_) : std::nullopt) {
+      const double residual = residual_of(*made);
+      if (residual <= limits_.residual)
+        found("kl-without-temperature", "the KL term's log-probabilities are not divided by the temperature",
+              residual, 1.0);
+    }
+    if (found_.empty() && unnamed_) return {*unnamed_};
     return std::move(found_);
   }
 
@@ -68,6 +72,10 @@ class PartsSearch {
     auto options = subject_.options;
     options[option] = value;
     return make_objective(subject_.objective, subject_.batch, options);
+  }
+
+  bool has_zero_advantage() const {
+    return std::find(facts_.advantages.begin(), facts_.advantages.end(), 0.0) != facts_.advantages.end();
   }
 
   at::Tensor part_of(const ScoredValues& slopes) const {
@@ -83,7 +91,8 @@ class PartsSearch {
     const auto sequences = static_cast<int64_t>(subject_.batch.offsets.size()) - 1;
     if (sequences > kMostRows) return;
     rows_.clear();
-    const ScoredValues units = slopes_of_unit_advantages();
+    const ScoredValues units =
+        has_zero_advantage() ? slopes_of_unit_advantages(subject_, linear_) : ScoredValues{};
     rest_ = truth_.clone();
     for (int64_t i = 0; i < sequences; ++i) {
       const auto index = static_cast<size_t>(i);
@@ -92,17 +101,6 @@ class PartsSearch {
       rows_.push_back(is_nothing(part) ? at::Tensor() : part);
       if (!has_none) rest_ -= part;
     }
-  }
-
-  /// The slopes by advantages of rows that have none.
-  ScoredValues slopes_of_unit_advantages() const {
-    if (std::find(facts_.advantages.begin(), facts_.advantages.end(), 0.0) == facts_.advantages.end())
-      return {};
-    Batch batch = subject_.batch;
-    at::Tensor& advantages = batch.token_inputs.at(inputs::kAdvantages);
-    advantages = at::where(advantages.eq(0.0), at::ones_like(advantages), advantages);
-    const auto objective = make_objective(subject_.objective, batch, subject_.options);
-    return sum_of(slopes_at(*objective, linear_.values()), linear_.slopes(), -1.0);
   }
 
   void terms() {
@@ -137,8 +135,7 @@ class PartsSearch {
     weight_decay();
     several_losses(options, add_slopes);
     not_there(slopes, add_slopes);
-    if (rest_.defined() &&
-        std::find(facts_.advantages.begin(), facts_.advantages.end(), 0.0) == facts_.advantages.end())
+    if (rest_.defined() && !has_zero_advantage())
       add("router-loss", "the loss that balances the experts (router_aux_loss_coef)", rest_);
     const MixtureSettings& mixture = subject_.model.config().mixture;
     if (mixture.num_experts == 0 || !mixture.has_router_loss() ||
@@ -159,11 +156,10 @@ class PartsSearch {
         values[name] = (gradient.dim() >= 2) == matrices ? subject_.model.parameter(name).value
                                                          : at::zeros_like(gradient);
       const at::Tensor part = gauge_.vector_of(values);
-      if (is_nothing(part)) continue;
-      terms_.push_back({"weight-decay",
-                        matrices ? "half the squared norm of the matrices (weight decay)"
-                                 : "half the squared norm of norms and biases (weight decay)",
-                        part, false});
+      const char* const of = matrices ? "the matrices" : "norms and biases";
+      if (!is_nothing(part))
+        terms_.push_back(
+            {"weight-decay", fmt::format("half the squared norm of {} (weight decay)", of), part, false});
     }
   }
 
@@ -217,6 +213,10 @@ class PartsSearch {
       add_slopes("entropy", "an entropy bonus", entropy, false);
   }
 
+  double residual_of(const at::Tensor& made) const {
+    return (gauge_.own() - made).norm().item<double>() / std::sqrt(static_cast<double>(limits_.parameters));
+  }
+
   bool within(const Solution& solution) const { return solution.residual <= limits_.residual; }
 
   void found(std::string name, std::string sentence, double residual, double factor) {
@@ -230,8 +230,7 @@ class PartsSearch {
 
   bool by_terms() {
     terms();
-    if (fits_by_terms()) return true;
-    return add_z_loss() && fits_by_terms();
+    return fits_by_terms() || (add_z_loss() && fits_by_terms());
   }
 
   bool add_z_loss() {
@@ -309,20 +308,10 @@ class PartsSearch {
     for (const OtherLoss& each : other_losses(subject_, linear_.values(), seen, {})) {
       ScoredValues slopes = linear_.slopes();
       slopes.columns[0] = each.slopes * each.factor;
-      const double residual = (gauge_.own() - part_of(slopes)).norm().item<double>() /
-                              std::sqrt(static_cast<double>(limits_.parameters));
+      const double residual = residual_of(part_of(slopes));
       if (residual <= limits_.residual) found(each.name, each.sentence, residual, each.factor);
     }
     return found_.size() > before;
-  }
-
-  /// Whether all weights are 1, as far as they are known.
-  static bool is_truth(const Solution& solution) {
-    for (size_t i = 0; i < solution.weights.size(); ++i) {
-      const double known = std::max(kRowWeightRounding, 8.0 * solution.deviations[i]);
-      if (std::abs(solution.weights[i] - 1.0) > known) return false;
-    }
-    return true;
   }
 
   bool by_rows(const std::vector<Term>& terms) {
@@ -334,13 +323,12 @@ class PartsSearch {
       parts.push_back(rows_[i]);
     }
     if (parts.size() < 2) return false;
-    const bool has_rest = !is_nothing(rest_);
-    if (has_rest && terms.empty()) parts.push_back(rest_);
+    if (terms.empty() && !is_nothing(rest_)) parts.push_back(rest_);
     const size_t first_term = parts.size();
     for (const Term& term : terms) parts.push_back(term.part);
     const Solution solution = solve(parts, gauge_.own(), limits_.parameters);
     if (!within(solution)) return false;
-    if (terms.empty() && is_truth(solution)) return false;
+    if (terms.empty() && is_one_of_each(solution, kRowWeightRounding)) return false;
     RowWeights weights{std::vector<double>(rows_.size(), kNaN), std::vector<double>(rows_.size(), 0.0)};
     for (size_t i = 0; i < of.size(); ++i) {
       weights.values[of[i]] = solution.weights[i];
@@ -352,14 +340,17 @@ class PartsSearch {
     const bool unclear = std::any_of(all.begin(), all.end(),
                                      [](const RowWords& words) { return words.name == kRowsWeighted; });
     // How much a pair counts depends on its numbers, and may come to nothing.
-    bool any = (unclear || has_pairs(objective_kind(subject_.objective).layout)) && by_losses(weights);
+    const bool has_factor = std::any_of(
+        all.begin(), all.end(), [](const RowWords& words) { return std::abs(words.factor - 1.0) > 1e-6; });
+    bool any =
+        (unclear || has_factor || has_pairs(objective_kind(subject_.objective).layout)) && by_losses(weights);
     for (const RowWords& words : all) {
       double residual = solution.residual;
       if (!words.weights.empty()) {  // held to what the words say
-        at::Tensor left = gauge_.own().clone();
+        at::Tensor made = at::zeros_like(gauge_.own());
         for (size_t i = 0; i < parts.size(); ++i)
-          left -= parts[i] * (i < of.size() ? words.weights[of[i]] : solution.weights[i]);
-        residual = left.norm().item<double>() / std::sqrt(static_cast<double>(limits_.parameters));
+          made += parts[i] * (i < of.size() ? words.weights[of[i]] : solution.weights[i]);
+        residual = residual_of(made);
       }
       if (!(residual <= limits_.residual)) continue;
       if (words.name == kRowsWeighted) {

@@ -22,6 +22,10 @@ class RowReading {
   RowReading(const RowFacts& facts, const RowWeights& weights) : facts_(facts), weights_(weights) {}
 
   std::vector<RowWords> words() {
+    if (facts_.advantages_alone) {
+      advantages();
+      return found_.empty() ? std::vector<RowWords>{scaled_advantages()} : std::move(found_);
+    }
     missing();
     micro_batches();
     by_length();
@@ -320,6 +324,20 @@ class RowReading {
     }
     if (moved.size() > 12) moved.resize(12), moved.emplace_back("...");
     return text + fmt::format("{}", fmt::join(moved, ", "));
+  }
+
+  /// Each row's own, times a number.
+  RowWords scaled_advantages() const {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < size() && texts.size() < 16; ++i) {
+      if (known(i)) texts.push_back(fmt::format("row {}'s by {:.6g}", i, weights_.values[i]));
+    }
+    return {"advantages-scaled",
+            fmt::format(
+                "advantages are not those that are given, and the rest of the loss is right: {} (as where "
+                "groups are divided by their deviation or not)",
+                fmt::join(texts, ", ")),
+            1.0};
   }
 
   RowWords as_they_are() const {

@@ -29,6 +29,8 @@ struct RowFacts {
   std::vector<double> scored;      // tokens of each sequence
   bool pairs = false;              // whether sequences i and i + S/2 are chosen and rejected
   std::vector<double> advantages;  // one of each sequence; empty: there are none such
+  bool advantages_alone =
+      false;  // weights are of what advantages multiply, and nothing else of a row has them
   std::vector<OtherAdvantages> other_advantages;
   std::vector<OtherAdvantages> other_weights;  // means of chunks that come to weights of rows
 };

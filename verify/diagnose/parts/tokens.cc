@@ -197,6 +197,7 @@ class TokenSearch {
       add("loss_type-dft", "each token counts by its own probability (dynamic fine-tuning)", by_p, *factor);
     if (!found_.empty()) return;
     losses();
+    if (found_.empty()) prompts();
     if (found_.empty()) by_columns();
     if (!found_.empty()) return;
     const double lost_tokens = (weights_.abs() <= errors_).logical_and(scored_).sum().item<double>();
@@ -311,6 +312,26 @@ class TokenSearch {
       const at::Tensor pattern = at::zeros_like(weights_).index_copy(0, which, each.slopes) / right_;
       add(each.name, each.sentence, pattern, each.factor);
     }
+  }
+
+  /// The same loss, of all tokens of each sequence.
+  void prompts() {
+    const at::Tensor own = ends_.logical_not();
+    if (scored_.logical_or(ends_).all().item<bool>() ||
+        !subject_.batch.sequence_inputs.contains(inputs::kReferenceSums))
+      return;
+    Batch batch = subject_.batch;
+    const at::Tensor which = own.nonzero().squeeze(1), tokens = tokens_.index_select(0, which);
+    batch.targets = at::full_like(batch.targets, kNoTarget);
+    batch.targets.index_copy_(0, tokens, targets_.index_select(0, tokens));
+    ScoredValues values;
+    values.columns[0] = probabilities_.index_select(0, which).log();
+    const at::Tensor slopes =
+        slopes_at(*make_objective(subject_.objective, batch, subject_.options), values).columns[0];
+    const at::Tensor pattern = at::zeros_like(weights_).index_copy(0, which, slopes) / right_;
+    if (const auto factor = factor_of(pattern))
+      add("prompts-in-sums", "the prompts' tokens are in the sums of log-probabilities (no completion_mask)",
+          pattern, *factor);
   }
 
   void means() {

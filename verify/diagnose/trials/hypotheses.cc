@@ -53,6 +53,13 @@ bool HypothesisTable::has_right_padding() const {
   return last.lt(batch_.padded_columns - 1).any().item<bool>();
 }
 
+bool HypothesisTable::is_recurrent() const {
+  bool any = false;
+  for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer)
+    any = any || config_.is_recurrent(layer);
+  return any;
+}
+
 /// Padding on the left is seen by real tokens, on the right scored: it has to be known, and be tokens.
 bool HypothesisTable::knows_padding() const {
   if (!has_padding() || has_documents()) return false;
@@ -99,6 +106,17 @@ void HypothesisTable::labels() {
         [](WrongSettings& s) { s.prompt_scored = true; });
   }
   if (!knows_padding()) return;
+  if (has_left_padding() && is_recurrent()) {
+    for (const BlindQueries blind : {BlindQueries::kThemselves, BlindQueries::kRow, BlindQueries::kNothing})
+      add("padding-in-states", "padding",
+          "recurrent layers take padding for tokens: their state and convolution are not told of it, "
+          "attention "
+          "is",
+          [blind](WrongSettings& s) {
+            s.padding_in_states = true;
+            s.blind = blind;
+          });
+  }
   if (has_left_padding()) {
     add("padding-not-masked", "padding", "padding is not masked: real tokens see it",
         [](WrongSettings& s) { s.padding_visible = true; });

@@ -74,6 +74,20 @@ void HypothesisTable::chunked() {
             &WrongSettings::top_left);
     add_cut("not-causal", "chunk mask", fmt::format("there is no causal mask within {}", text),
             &WrongSettings::sees_whole_chunk);
+    if (is_recurrent()) {
+      add_cut(
+          "state-restarts", "recurrence",
+          fmt::format("the state of recurrent layers begins anew, their convolution does not, in {}", text),
+          &WrongSettings::state_restart);
+      add_cut("convolution-restarts", "recurrence",
+              fmt::format("the convolution of recurrent layers has zeros where the chunk before ends, their "
+                          "state goes on, in {}",
+                          text),
+              &WrongSettings::convolution_restart);
+      add(fmt::format("recurrence-restarts-{}", size), "recurrence",
+          fmt::format("state and convolution of recurrent layers begin anew, in {}", text),
+          [cut](WrongSettings& s) { s.state_restart = s.convolution_restart = cut; });
+    }
     add_cut("rope-restarts", "positions", fmt::format("rotary positions begin anew in {}", text),
             &WrongSettings::rope_restart);
     const at::Tensor late = padding_ * starts.gt(0);

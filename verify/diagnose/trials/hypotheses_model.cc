@@ -184,6 +184,15 @@ void HypothesisTable::rotary() {
           [times](WrongSettings& s) { s.key_padding = times; });
     }
   }
+  for (const int64_t ranks : {int64_t{2}, int64_t{4}, int64_t{8}}) {
+    if (has_documents() || config_.rotary_dim == 0 || 2 * ranks > batch_.padded_columns) continue;
+    add(fmt::format("balanced-positions-{}", ranks), "positions",
+        fmt::format("rotary positions are those of a balanced ring's shards: {} ranks with chunks i and {} - "
+                    "i each count "
+                    "on from one of their own to the other",
+                    ranks, 2 * ranks - 1),
+        [ranks](WrongSettings& s) { s.balanced_ranks = ranks; });
+  }
   if (config_.rotary_dim > 0 && !config_.latent.trained_positions) {
     add("rope-frequencies-bf16", "rotary precision",
         "the frequencies of rotary tables are kept in bfloat16 (inv_freq, cast with the model)",
@@ -237,11 +246,29 @@ void HypothesisTable::weights() {
           [name = each.name](WrongSettings& s) { s.config_change = name; });
     }
   }
+  narrow_parameters();
   norms();
   if (config_.final_logit_softcapping > 0.0)
     add("final-softcap-straight", "final softcap",
         "the backward pass takes the cap of the logits for the identity (final_logit_softcapping)",
         [](WrongSettings& s) { s.final_softcap_straight = true; });
+  if (subject_.model.has_head() && kind_.layout != Layout::kTexts) {
+    for (const int64_t shards : {int64_t{2}, int64_t{4}, int64_t{8}}) {
+      if (config_.vocab_size < 2 * shards) continue;
+      for (const bool even : {true, false}) {
+        if (!even && config_.vocab_size % shards == 0) continue;
+        add(fmt::format("vocabulary-shards-{}", shards), "logits",
+            fmt::format("a target's softmax is over its own shard of the vocabulary alone, of {} "
+                        "(denominators are not "
+                        "summed over tensor-parallel ranks)",
+                        shards),
+            [shards, even](WrongSettings& s) {
+              s.vocabulary_shards = shards;
+              s.even_shards = even;
+            });
+      }
+    }
+  }
   if (subject_.model.has_head())
     add("logits-bf16", "logits", "logits are rounded to bfloat16",
         [](WrongSettings& s) { s.narrow = NarrowValues::kLogits; });
@@ -262,12 +289,36 @@ void HypothesisTable::weights() {
     add(name, "adapter scale", fmt::format("adapters are scaled by {}", text),
         [power = power](WrongSettings& s) { s.adapter_rank_power = power; });
   }
+  add("adapter-scale-twice", "adapter scale",
+      "adapters are there twice: merged into the weights and added once more",
+      [](WrongSettings& s) { s.adapter_scale_factor = 2.0; });
   add("adapter-scale-one", "adapter scale", "adapters are not scaled at all",
       [](WrongSettings& s) { s.adapter_scale_one = true; });
   if (subject_.model.has_head() && subject_.model.head().adapter) {
     add("head-adapter-bypassed", "head adapter",
         "logits are made with the head's weight alone, without its adapter",
         [](WrongSettings& s) { s.head_adapter_bypassed = true; });
+  }
+}
+
+/// Parameters that are cast with the model where they should not be.
+void HypothesisTable::narrow_parameters() {
+  if (subject_.model.has_adapters() || subject_.model.has_value_head()) return;
+  const auto& parameters = subject_.model.parameters();
+  for (const auto& [ending, text] :
+       {std::pair{"A_log", "A_log, whose exponential is the decay,"}, std::pair{"dt_bias", "dt_bias"},
+        std::pair{"norm.weight", "the norms' weights are"},
+        std::pair{".gate.weight", "the routers' weights are"}, std::pair{"sinks", "sinks are"}}) {
+    const bool is_there = std::any_of(parameters.begin(), parameters.end(), [&](const auto& parameter) {
+      return parameter->name.ends_with(ending) &&
+             !at::equal(parameter->value,
+                        parameter->value.to(at::kBFloat16).to(parameter->value.scalar_type()));
+    });
+    if (!is_there) continue;
+    const std::string what = text;
+    add(fmt::format("bf16-{}", ending), "parameters' precision",
+        fmt::format("{}{} kept in bfloat16", what, what.ends_with(" are") ? "" : " is"),
+        [ending = std::string(ending)](WrongSettings& s) { s.narrow_parameters = ending; });
   }
 }
 

@@ -38,6 +38,7 @@ class HypothesisTable {
   void rotary();
   void rope_lengths();
   void weights();
+  void narrow_parameters();
   void norms();
   void gradients();
 
@@ -46,6 +47,7 @@ class HypothesisTable {
   void normalisers();
   void chunked();
 
+  bool is_recurrent() const;
   bool has_padding() const { return batch_.size() < batch_.padded_rows * batch_.padded_columns; }
   bool has_left_padding() const { return padding_.numel() > 0 && padding_.max().item<int64_t>() > 0; }
   bool has_right_padding() const;

@@ -1,6 +1,7 @@
 #include "verify/diagnose/wrong_engine/config_changes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace streambp::verify {
@@ -54,6 +55,22 @@ const std::vector<ConfigChange>& config_changes() {
        [](Config& c) {
          if (c.hidden_act == Activation::kRelu2) return;
          c.hidden_act = c.hidden_act == Activation::kSilu ? Activation::kGeluTanh : Activation::kSilu;
+       }},
+      {"gelu",
+       "the MLP's activation is the exact GELU where it should be the tanh's, or the reverse (hidden_act)",
+       [](Config& c) {
+         if (c.hidden_act == Activation::kGelu || c.hidden_act == Activation::kGeluTanh)
+           c.hidden_act = c.hidden_act == Activation::kGelu ? Activation::kGeluTanh : Activation::kGelu;
+       }},
+      {"rope-attention-factor-missing",
+       "cosines and sines of rotary tables are not multiplied by attention_factor (mscale of YaRN, or "
+       "LongRoPE's)",
+       [](Config& c) { c.rope.attention_factor = 1.0; }},
+      {"score-mscale-missing",
+       "attention's scores are not multiplied by the square of YaRN's mscale (mscale_all_dim)",
+       [](Config& c) {
+         if (c.is_latent() && c.rope.factor > 1.0)
+           c.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim));
        }},
       {"router-normalisation",
        "the chosen experts' weights are made to sum to 1, or are not (norm_topk_prob)",

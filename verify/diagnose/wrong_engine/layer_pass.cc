@@ -1,5 +1,6 @@
 #include "verify/diagnose/wrong_engine/layer_pass.h"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "streambp/model/final_rows.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
 #include "verify/diagnose/wrong_engine/narrow_values.h"
+#include "verify/diagnose/wrong_engine/plain_head.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/evaluation.h"
 
@@ -41,6 +43,7 @@ class LayerPass {
     }
     by_rows_.push_back(batch.size());
     if (settings.positions_by_column) batch.positions = indices_.column;
+    if (settings.balanced_ranks > 0) batch.positions = balanced_positions(batch, settings.balanced_ranks);
     if (settings.ignores_documents) batch.offsets = by_rows_;
     indices_ = token_indices(batch, settings.ignores_documents);
     objective_ = std::make_unique<LateObjective>(subject, settings, batch);
@@ -57,7 +60,7 @@ class LayerPass {
     const at::Tensor hidden = through_layers(model_, stream, model_.embed(wrong_.batch.tokens), unused);
     HeadInputs found;
     found.normed = final_rows(model_, hidden);
-    found.logits = logits_of(found.normed) / temperature;
+    found.logits = logits_of(model_, settings_, found.normed) / temperature;
     return found;
   }
 
@@ -75,18 +78,25 @@ class LayerPass {
     }
     at::Tensor embedded_leaf;
     at::Tensor leaf = model_.embed(wrong_.batch.tokens).detach().requires_grad_();
-    const at::Tensor hidden = through_layers(model_, stream, leaf, embedded_leaf);
+    at::Tensor hidden;
+    {
+      const at::AutoGradMode through(!settings_.head_alone);
+      hidden = through_layers(model_, stream, leaf, embedded_leaf);
+    }
+    if (settings_.head_alone) leaf = hidden = hidden.detach().requires_grad_();
+    if (settings_.head_alone) embedded_leaf = at::Tensor();
     if (balance_ != nullptr) balance_->close();
     HeadPass head{model_, scored, request, {}};
     if (request.divergence != Divergence::kNone) head.teacher = {teacher_, teacher_hidden()};
     HeadOutcome outcome;
     const bool plain = settings_.target_slope_rounded || settings_.final_softcap_straight ||
-                       settings_.narrow == NarrowValues::kLogits;
-    at::Tensor loss = plain ? plain_head(hidden, scored, request)
+                       settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0;
+    at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
                             : full_head(head, *objective_, hidden, own_ops(), outcome);
-    if (settings_.z_loss != 0.0) loss = loss + z_loss(hidden, scored) * settings_.z_loss;
+    if (settings_.z_loss != 0.0) loss = loss + z_loss(model_, settings_, hidden, scored) * settings_.z_loss;
     std::vector<at::Tensor> leaves{leaf};
     if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
+    if (settings_.head_alone) sinks_.clear();
     for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
     if (loss.requires_grad()) {
       const auto found = torch::autograd::grad({loss}, leaves, {}, false, false, /*allow_unused=*/true);
@@ -97,7 +107,8 @@ class LayerPass {
         if (found[next].defined() && parameter->gradient.defined()) parameter->gradient.add_(found[next]);
         ++next;
       }
-      if (model_.lowest_trainable_layer() < 0) model_.accumulate_embedding(wrong_.batch.tokens, d);
+      if (model_.lowest_trainable_layer() < 0 && !settings_.head_alone)
+        model_.accumulate_embedding(wrong_.batch.tokens, d);
     }
     return gradients_of(model_);
   }
@@ -173,11 +184,15 @@ class LayerPass {
     LayerRun run;
     run.balance = balance_.get();
     if (leaks(model, index)) rows.offsets = by_rows_;
-    if (layer.is_recurrent() && layer.has_mixer() &&
-        (settings_.leak == Leak::kState || settings_.leak == Leak::kConvolution))
-      return half_leaking(layer, x, rows, run);
+    if (layer.is_recurrent() && layer.has_mixer()) {
+      if (settings_.leak == Leak::kState) return by_halves(layer, x, rows, run, by_rows_, rows.offsets);
+      if (settings_.leak == Leak::kConvolution) return by_halves(layer, x, rows, run, rows.offsets, by_rows_);
+      if (settings_.state_restart.size > 0 || settings_.convolution_restart.size > 0)
+        return by_halves(layer, x, rows, run, restarted(rows.offsets, settings_.state_restart),
+                         restarted(rows.offsets, settings_.convolution_restart));
+    }
     if (layer.is_recurrent() || !attention_is_wrong(index)) {
-      if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>())
+      if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>() && !settings_.padding_in_states)
         throw InputError("--diagnose: padding that a recurrent layer's state would know");
       LayerOutput output = layer.forward(x, rows, before, run);
       own = output.own.attention;
@@ -194,16 +209,25 @@ class LayerPass {
     return layer.after_attention(x, known, rows, run).hidden;
   }
 
-  /// A recurrent layer whose convolution or whose state alone goes on from document to document.
-  at::Tensor half_leaking(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
-                          const LayerRun& run) const {
+  /// Where sequences begin, and chunks of them.
+  std::vector<int64_t> restarted(const std::vector<int64_t>& offsets, const Cut& cut) const {
+    if (cut.size == 0) return offsets;
+    const at::Tensor begins = chunk_starts(indices_, cut).eq(indices_.in_sequence).nonzero().squeeze(1);
+    std::vector<int64_t> all(begins.data_ptr<int64_t>(), begins.data_ptr<int64_t>() + begins.numel());
+    all.insert(all.end(), offsets.begin(), offsets.end());
+    std::sort(all.begin(), all.end());
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  }
+
+  /// A recurrent layer whose state and convolution have beginnings of their own.
+  static at::Tensor by_halves(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
+                              const LayerRun& run, const std::vector<int64_t>& of_state,
+                              const std::vector<int64_t>& of_convolution) {
     const DecoderLayer::Weights& w = layer.weights();
     if (w.block.is_there()) throw InputError("--diagnose: mistakes of a state behind a shared block");
-    const bool state = settings_.leak == Leak::kState;
     const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
-    const at::Tensor attended = delta_rule_forward(w.delta_rule, input, state ? by_rows_ : rows.offsets, {},
-                                                   state ? rows.offsets : by_rows_)
-                                    .hidden;
+    const at::Tensor attended = delta_rule_forward(w.delta_rule, input, of_state, {}, of_convolution).hidden;
     return layer.feed_forward(linear_add(x, attended, *w.o_proj), x, rows, run);
   }
 
@@ -247,7 +271,8 @@ class LayerPass {
     seen = seen & (of_query(indices_.sequence) == of_key(indices_.sequence));
     if (hides_padding) seen = seen & of_key(wrong_.hidden_key.logical_not());
     // What sees nothing sees itself: a softmax over nothing is NaN.
-    seen = seen | (at::eye(seen.size(0), at::TensorOptions(at::kBool)) & seen.any(1, true).logical_not());
+    const at::Tensor blind = seen.any(1, true).logical_not();
+    seen = seen | (at::eye(seen.size(0), at::TensorOptions(at::kBool)) & blind);
     at::Tensor same;
     if (settings_.detached.size > 0) {
       const at::Tensor chunk = starts(settings_.detached);
@@ -266,55 +291,15 @@ class LayerPass {
     }
     at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
+    if (settings_.blind != BlindQueries::kThemselves) {
+      const at::Tensor row = (of_query(indices_.sequence) == of_key(indices_.sequence)).to(at::kDouble);
+      weights = at::where(blind, settings_.blind == BlindQueries::kRow ? row / row.sum(1, true) : row * 0.0,
+                          weights);
+    }
     const at::Tensor attended = same.defined()
                                     ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
                                     : at::matmul(weights, v);
     return attended.transpose(0, 1);
-  }
-
-  at::Tensor logits_of(const at::Tensor& normed) const {
-    at::Tensor logits = linear(normed, {&model_.head()}).front();
-    if (const double cap = model_.config().final_logit_softcapping; cap > 0.0)
-      logits = capped(logits, cap, settings_.final_softcap_straight);
-    return settings_.narrow == NarrowValues::kLogits ? narrowed(logits) : logits;
-  }
-
-  /// The mean square of the scored tokens' log-sum-exp.
-  at::Tensor z_loss(const at::Tensor& hidden, const HeadTargets& scored) const {
-    return logits_of(final_rows(model_, hidden).index_select(0, scored.indices))
-        .logsumexp(-1)
-        .square()
-        .mean();
-  }
-
-  /// x with a cap, or with its gradient without one.
-  static at::Tensor capped(const at::Tensor& x, double cap, bool straight) {
-    const at::Tensor within = at::tanh(x / cap) * cap;
-    return straight ? x + (within - x).detach() : within;
-  }
-
-  /// The head with the logits in full; where slopes are rounded, the gradient of a target's is not p - 1 but
-  /// p, rounded, less 1.
-  at::Tensor plain_head(const at::Tensor& hidden, const HeadTargets& scored,
-                        const HeadRequest& request) const {
-    if (!request.needs_targets_alone() || request.values || request.pooling != Pooling::kNone)
-      throw InputError("--diagnose: a mistake of the head's logits where more is asked for than targets");
-    const at::Tensor normed = final_rows(model_, hidden).index_select(0, scored.indices);
-    const at::Tensor logits = logits_of(normed) / request.temperature;
-    const at::Tensor targets = scored.targets.unsqueeze(1);
-    const at::Tensor p = at::softmax(logits.detach(), -1).gather(1, targets);
-    if (settings_.target_slope_rounded)
-      logits.register_hook([targets, p](const at::Tensor& d) {
-        // d is slope (1 - p) there.
-        const at::Tensor at_target = d.gather(1, targets);
-        const at::Tensor slope = at_target / (1.0 - p);
-        const at::Tensor rounded = (slope * p).to(at::kBFloat16).to(at::kDouble);
-        return d.scatter(1, targets, slope - rounded);
-      });
-    TokenValues values;
-    values.log_probabilities = at::log_softmax(logits, -1).gather(1, targets).squeeze(1);
-    if (scored.has_target.defined()) values.log_probabilities = values.log_probabilities * scored.has_target;
-    return objective_->loss(values, 0, scored.size());
   }
 
   Model& model_;
@@ -331,6 +316,10 @@ class LayerPass {
 /// `settings` without what the library's layers can do.
 WrongSettings without_layers_part(WrongSettings settings) {
   const WrongSettings plain;
+  settings.head_alone = settings.padding_in_states = settings.even_shards = false;
+  settings.blind = plain.blind;
+  settings.state_restart = settings.convolution_restart = plain.state_restart;
+  settings.vocabulary_shards = settings.balanced_ranks = 0;
   settings.target_shift = plain.target_shift;
   settings.first_label = settings.padding_scored = settings.prompt_scored = false;
   settings.labels_of_chunk = settings.normaliser = plain.normaliser;
@@ -359,7 +348,7 @@ Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& setting
   if (!(without_layers_part(settings) == WrongSettings{}))
     throw InputError(
         "--diagnose: a mistake that the wrong engine alone makes, of a model that it does not know");
-  add_tokens_run(subject.batch.size());
+  settings.head_alone ? add_forward_run(subject.batch.size()) : add_tokens_run(subject.batch.size());
   return LayerPass(subject, settings).run();
 }
 
@@ -375,6 +364,7 @@ std::optional<Tensors> with_z_loss(const WrongSubject& subject) {
 }
 
 HeadInputs head_inputs(const WrongSubject& subject, double temperature) {
+  add_forward_run(subject.batch.size());
   return LayerPass(subject, WrongSettings{}).inputs(temperature);
 }
 

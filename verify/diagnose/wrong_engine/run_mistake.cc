@@ -18,8 +18,10 @@ bool asks_for_layers(const WrongSettings& settings) {
          settings.prompt_sees_itself || settings.rotation != NarrowRotation::kNone ||
          settings.z_loss != 0.0 || settings.gate_up_swapped || settings.attention_softcap_straight ||
          settings.final_softcap_straight || settings.narrow == NarrowValues::kAttention ||
-         settings.narrow == NarrowValues::kLogits || !settings.config_change.empty() ||
-         !settings.config_number.empty();
+         settings.narrow == NarrowValues::kLogits || settings.padding_in_states ||
+         settings.state_restart.size > 0 || settings.convolution_restart.size > 0 ||
+         settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
+         !settings.config_change.empty() || !settings.config_number.empty();
 }
 
 /// The name of the other of gate and up projection.
@@ -32,14 +34,17 @@ std::string swapped(std::string name) {
   return name;
 }
 
-/// The model with other settings, its values and gradients those of `model` itself.
-Model with_config(const Model& model, const Config& config, bool gate_up_swapped) {
+/// The model with other settings, its values and gradients those of `model` itself; values of parameters
+/// whose names end in `narrow`, if that is not empty, rounded to bfloat16.
+Model with_config(const Model& model, const Config& config, bool gate_up_swapped, const std::string& narrow) {
   Model other = Model::skeleton(config, model.dtype(), model.device());
   other.give_back();
   std::map<std::string, at::Tensor> values, gradients;
   for (const auto& [name, shape] : other.skeleton_shapes()) {
     const Parameter& parameter = model.parameter(gate_up_swapped ? swapped(name) : name);
-    values.emplace(name, parameter.value);
+    const bool rounded = !narrow.empty() && name.ends_with(narrow);
+    values.emplace(name, rounded ? parameter.value.to(at::kBFloat16).to(parameter.value.scalar_type())
+                                 : parameter.value);
     if (parameter.trainable()) gradients.emplace(name, parameter.gradient);
   }
   other.lend(values, gradients);
@@ -48,14 +53,15 @@ Model with_config(const Model& model, const Config& config, bool gate_up_swapped
 
 /// By the library's layers, of another config where that is the mistake.
 Tensors by_layers(const WrongSubject& subject, const WrongSettings& settings) {
-  if (!settings.config_change.empty() || !settings.config_number.empty() || settings.gate_up_swapped) {
+  if (!settings.config_change.empty() || !settings.config_number.empty() || settings.gate_up_swapped ||
+      !settings.narrow_parameters.empty()) {
     if (subject.model.has_adapters() || subject.model.has_value_head())
       throw InputError("--diagnose: another config of a model with adapters or a value head");
     Config config = subject.model.config();
     if (!settings.config_change.empty()) config = changed_config(config, settings.config_change);
     if (!settings.config_number.empty())
       config_number(settings.config_number).of(config) = settings.config_value;
-    Model other = with_config(subject.model, config, settings.gate_up_swapped);
+    Model other = with_config(subject.model, config, settings.gate_up_swapped, settings.narrow_parameters);
     const WrongSubject changed{other,           subject.batch,     subject.objective,
                                subject.options, subject.input_ids, subject.labels,
                                subject.teacher};
@@ -64,6 +70,7 @@ Tensors by_layers(const WrongSubject& subject, const WrongSettings& settings) {
     rest.config_number.clear();
     rest.config_value = 0.0;
     rest.gate_up_swapped = false;
+    rest.narrow_parameters.clear();
     Tensors found = run_layer_pass(changed, rest);
     if (!settings.gate_up_swapped) return found;
     Tensors renamed;

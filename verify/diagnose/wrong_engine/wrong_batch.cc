@@ -142,7 +142,8 @@ void exchange_rows(Batch& batch, const WrongSettings& settings) {
 WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at::Tensor& labels,
                        const WrongSettings& settings) {
   WrongBatch wrong{batch, {}};
-  if (settings.padding_visible || settings.padding_scored || settings.padding_routed) {
+  if (settings.padding_visible || settings.padding_scored || settings.padding_routed ||
+      settings.padding_in_states) {
     // Of one layer that sees it: no other does.
     wrong = with_padding(batch, input_ids, settings.padding_scored,
                          settings.padding_visible && settings.only_layer < 0);
@@ -234,6 +235,20 @@ at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut) {
     default:
       return start_by(indices.in_sequence);
   }
+}
+
+at::Tensor balanced_positions(const Batch& batch, int64_t ranks) {
+  const int64_t columns = batch.padded_columns, chunks = 2 * ranks;
+  at::Tensor positions = at::empty({columns}, at::kLong);
+  int64_t next = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    for (const int64_t chunk : {rank, chunks - 1 - rank}) {
+      const int64_t begin = columns * chunk / chunks, end = columns * (chunk + 1) / chunks;
+      positions.slice(0, begin, end).copy_(at::arange(next, next + end - begin, at::kLong));
+      next += end - begin;
+    }
+  }
+  return positions.index_select(0, token_indices(batch, false).column);
 }
 
 at::Tensor prompt_tokens(const Batch& batch) {

@@ -39,6 +39,10 @@ at::Tensor left_padding(const TokenIndices& indices);
 /// cuts along sequences, columns and the stream.
 at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut);
 
+/// Positions [N] of rows whose columns n ranks share, rank i chunks i and 2 n - 1 - i of 2 n: each counts on
+/// from its first chunk to its second, and the next rank from there.
+at::Tensor balanced_positions(const Batch& batch, int64_t ranks);
+
 /// Whether a token stands before the first that is scored of its sequence, [N] bool: none where nothing is.
 at::Tensor prompt_tokens(const Batch& batch);
 

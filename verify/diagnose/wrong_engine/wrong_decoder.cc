@@ -48,6 +48,7 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
     return grid.view({rows.rows, rows.columns});
   };
   at::Tensor positions = settings.positions_by_column ? indices.column : batch.positions;
+  if (settings.balanced_ranks > 0) positions = balanced_positions(batch, settings.balanced_ranks);
   if (settings.rope_restart.size > 0)
     positions = indices.in_sequence - chunk_starts(indices, settings.rope_restart);
   if (settings.padding_from_second_chunk.size > 0)
@@ -96,7 +97,7 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
   if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed))
     return y * map.output_scale;
   const LowRankAdapter& adapter = *map.adapter;
-  double scale = settings_.adapter_scale_one ? 1.0 : adapter.scale;
+  double scale = settings_.adapter_scale_factor * (settings_.adapter_scale_one ? 1.0 : adapter.scale);
   scale *= std::pow(static_cast<double>(adapter.a->value.size(0)), settings_.adapter_rank_power);
   const at::Tensor low = at::matmul(x, leaves_.matrix(*adapter.a).t());
   at::Tensor delta = at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t());

@@ -235,6 +235,7 @@ class Run {
       const at::Tensor d_hidden = leaves.backward(outputs, cotangents, hidden);
       if (d_hidden.defined()) d.index_copy_(0, group.scored_grid.slice(0, begin, end), d_hidden);
     });
+    if (settings_.head_alone) return leaves.end_row();
     d = d.view(last.sizes());
     for (int64_t i = layers() - 1; i >= 0; --i) {
       const at::Tensor x = group.inputs[static_cast<size_t>(i)].detach().requires_grad_();
@@ -271,7 +272,7 @@ class Run {
 }  // namespace
 
 WrongOutcome run_wrong(const WrongSubject& subject, const WrongSettings& settings) {
-  add_tokens_run(subject.batch.size());
+  settings.head_alone ? add_forward_run(subject.batch.size()) : add_tokens_run(subject.batch.size());
   check_wrong_memory(subject.model.config(), subject.batch);
   const at::AutoGradMode with_grad(true);
   return Run(subject, settings).run();

@@ -70,10 +70,20 @@ enum class NarrowValues {
 /// Norms that are not there.
 enum class MissingNorm { kNone, kHeads, kAfterAttention, kAfterMlp, kFinal };
 
+/// What attention gives padding, which sees nothing, where later layers hear of it.
+enum class BlindQueries {
+  kThemselves,
+  kRow,      // the mean of its row's values, as a softmax over equal scores
+  kNothing,  // zero
+};
+
 /// In packed rows, the layers, or the parts of them, that don't know where a document begins.
 enum class Leak { kNone, kRecurrent, kState, kConvolution, kWindows, kFull };
 
 struct WrongSettings {
+  /// No mistake: the backward pass ends with the head, whose gradients alone, and the last norm's, are made.
+  bool head_alone = false;
+
   // Targets.
   int64_t target_shift =
       0;  // 1: logits are scored on the label at their own position; -1: on the one after the next
@@ -99,10 +109,13 @@ struct WrongSettings {
   Cut sees_whole_chunk;  // no causal mask within a chunk
   Cut detached;          // no gradient flows to keys and values of earlier chunks
   Leak leak = Leak::kNone;
-  int64_t looks_ahead = 0;          // later tokens that a query sees
-  bool prompt_sees_itself = false;  // tokens of a prompt see all of it, later ones too
-  double score_factor = 1.0;        // of the scores' scale
-  int64_t only_layer = -1;          // whose attention alone has the mistakes above; -1: all layers'
+  bool padding_in_states = false;  // recurrent layers take padding on the left for tokens; attention does not
+  BlindQueries blind = BlindQueries::kThemselves;
+  Cut state_restart, convolution_restart;  // recurrent layers' begin anew at each chunk
+  int64_t looks_ahead = 0;                 // later tokens that a query sees
+  bool prompt_sees_itself = false;         // tokens of a prompt see all of it, later ones too
+  double score_factor = 1.0;               // of the scores' scale
+  int64_t only_layer = -1;                 // whose attention alone has the mistakes above; -1: all layers'
   bool no_attention_softcap = false;
   bool attention_softcap_straight = false;  // the backward pass takes it for the identity
   bool no_sinks = false;
@@ -112,7 +125,9 @@ struct WrongSettings {
   // Rotary positions.
   bool positions_by_column = false;  // 0, 1, ... along a row whatever is given
   Cut rope_restart;                  // positions begin anew at each chunk
-  int64_t key_padding = 0;           // keys' positions are off by so many times the row's left padding
+  int64_t balanced_ranks =
+      0;  // that share a row in 2 chunks each, i and 2 n - 1 - i, and count positions on from one to the next
+  int64_t key_padding = 0;        // keys' positions are off by so many times the row's left padding
   Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
   NarrowRotation rotation = NarrowRotation::kNone;
@@ -122,6 +137,7 @@ struct WrongSettings {
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
   double adapter_rank_power = 0.0;  // adapters' scale is off by this power of their rank
+  double adapter_scale_factor = 1.0;
   bool adapter_scale_one = false;
   bool head_adapter_bypassed = false;
   bool no_gate_clamps = false;
@@ -129,6 +145,8 @@ struct WrongSettings {
   bool other_norm_order =
       false;  // heads are normed after their rotation where they should be before, or the reverse
   NarrowValues narrow = NarrowValues::kNone;
+  std::string
+      narrow_parameters;         // the ending of the names of those that are rounded to bfloat16; empty: none
   bool gate_up_swapped = false;  // the activation is the up projection's
 
   // Loss and gradients.
@@ -138,6 +156,8 @@ struct WrongSettings {
   TiedGradient tied;
   bool padding_row_trained = false;  // the embedding has no padding_idx
   NarrowSums sums = NarrowSums::kNone;
+  int64_t vocabulary_shards = 0;      // a target's softmax is over its own shard of the vocabulary
+  bool even_shards = false;           // all but the last of them of the same size, rounded down, else up
   bool target_slope_rounded = false;  // a target's probability is rounded to bfloat16 before 1 is taken off
 
   bool operator==(const WrongSettings&) const = default;

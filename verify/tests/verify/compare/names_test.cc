@@ -49,6 +49,23 @@ TEST(CompareNames, WhatWrappersPutIntoNamesIsTakenOut) {
   }
 }
 
+TEST(CompareNames, NamesOfFilesAreKnownWithTheirConfig) {
+  const Config bamba = preset("bamba-tiny"), mixtral = preset("mixtral-tiny");
+  for (const auto& [config, own, stored] :
+       {std::tuple(&bamba, "model.norm.weight", "model.final_layernorm.weight"),
+        std::tuple(&mixtral, "model.layers.0.mlp.experts.1.gate_proj.weight",
+                   "model.layers.0.block_sparse_moe.experts.1.w1.weight")}) {
+    const Tensors truth{{own, random_tensor({8, 6}, 1)}};
+    for (const std::string wrapper : {"", "module."}) {
+      const Tensors gradients{{wrapper + stored, truth.at(own)}};
+      Judging judging;
+      EXPECT_EQ(compare_gradients(gradients, truth, judging).verdict, Verdict::kIncomplete) << stored;
+      judging.config = config;
+      EXPECT_EQ(compare_gradients(gradients, truth, judging).verdict, Verdict::kExact) << wrapper << stored;
+    }
+  }
+}
+
 TEST(CompareNames, WhatIsTakenOutIsNoted) {
   const Tensors truth = truth_of_two();
   for (const auto& [name, of, taken] :

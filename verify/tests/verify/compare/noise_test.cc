@@ -265,5 +265,16 @@ TEST(CompareJudge, ChoicesOfExpertsNearATieAreCounted) {
   EXPECT_EQ(find_near_ties(other, at::kBFloat16).tokens, 0);
 }
 
+TEST(CompareJudge, ChoicesAmongGroupsOfExpertsAreCounted) {  // whose routers choose groups first
+  for (const char* model : {"deepseek-v3", "nemotron-h"}) {
+    const Golden golden = open_golden(model, fmt::format("{}-sft-b3_left", model));
+    Truth exact = open_truth(golden.options);
+    const NearTies ties = find_near_ties(exact, at::kBFloat16);
+    EXPECT_EQ(ties.tokens, exact.batch.size()) << model;
+    for (const std::string& name : ties.unsettled) EXPECT_NO_THROW(exact.model.parameter(name)) << name;
+    EXPECT_EQ(find_near_ties(exact, at::kDouble).near, 0) << model;
+  }
+}
+
 }  // namespace
 }  // namespace streambp::verify

@@ -1,0 +1,93 @@
+#include "verify/diagnose/trials/head_trials.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+namespace streambp::verify {
+namespace {
+
+/// A gradient this much smaller than the truth is none.
+constexpr double kNoGradient = 1e-12;
+/// Of code that works by chunks: one for every size of chunk.
+const std::set<std::string> kOfChunks{"detached", "chunk mask", "positions", "recurrence"};
+
+bool has_name(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Whether a mistake leaves some of the parameters with such names without a gradient.
+bool leaves_without(const WrongSettings& settings, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    if (has_name(name, "sinks")) return settings.no_sinks;
+    if (has_name(name, "q_norm") || has_name(name, "k_norm"))
+      return settings.missing_norm == MissingNorm::kHeads;
+    return has_name(name, "norm") && settings.missing_norm != MissingNorm::kNone;
+  });
+}
+
+}  // namespace
+
+std::optional<HeadGauge> HeadGauge::of(const WrongSubject& subject, const Tensors& gradients,
+                                       const Tensors& truth) {
+  const Model& model = subject.model;
+  HeadGauge made;
+  if (truth.contains(model.norm().weight->name)) made.names_.push_back(model.norm().weight->name);
+  if (model.has_head() && !model.head().adapter && model.head().trained_rows == nullptr) {
+    const std::string& name = model.head().weight->name;
+    if (truth.contains(name) && model.config().tie_word_embeddings) {
+      at::Tensor others = at::ones({truth.at(name).size(0)}, at::kBool);
+      others.index_fill_(0, subject.batch.tokens, false);
+      if (const at::Tensor& ids = subject.input_ids; ids.defined()) {
+        const at::Tensor known = ids.flatten().to(at::kLong);
+        others.index_fill_(0, known.masked_select(known.ge(0).logical_and(known.lt(others.size(0)))), false);
+      }
+      made.other_rows_ = others.nonzero().squeeze(1);
+      // Where the head's part is lost, the last norm's gradient alone is of the forward pass.
+      const auto found = gradients.find(name);
+      const bool is_there = found != gradients.end() && made.other_rows_.numel() > 0 &&
+                            found->second.index_select(0, made.other_rows_).any().item<bool>();
+      if (is_there) made.names_.push_back(made.tied_ = name);
+    } else if (truth.contains(name)) {
+      made.names_.push_back(name);
+    }
+  }
+  if (made.names_.empty()) return std::nullopt;
+  made.gauge_.emplace(made.part_of(gradients), made.part_of(truth));
+  return made;
+}
+
+Tensors HeadGauge::part_of(const Tensors& gradients) const {
+  Tensors part;
+  for (const std::string& name : names_) {
+    const auto found = gradients.find(name);
+    if (found != gradients.end())
+      part[name] = name == tied_ ? found->second.index_select(0, other_rows_) : found->second;
+  }
+  return part;
+}
+
+std::vector<const Hypothesis*> in_order(const std::vector<Hypothesis>& all, const Tensors& gradients,
+                                        const Tensors& truth) {
+  std::vector<std::string> without;
+  for (const auto& [name, of_truth] : truth) {
+    const auto found = gradients.find(name);
+    const double own = found == gradients.end() ? 0.0 : found->second.norm().item<double>();
+    if (own <= kNoGradient * of_truth.norm().item<double>()) without.push_back(name);
+  }
+  std::array<std::vector<const Hypothesis*>, 4> groups;
+  for (const Hypothesis& each : all) {
+    const WrongSettings settings = each.settings();
+    const bool whole = !kOfChunks.contains(each.about) && each.about != "one layer";
+    groups[leaves_without(settings, without) ? 0
+           : whole                           ? 1
+           : each.about == "one layer"       ? 2
+                                             : 3]
+        .push_back(&each);
+  }
+  std::vector<const Hypothesis*> sorted;
+  for (const auto& group : groups) sorted.insert(sorted.end(), group.begin(), group.end());
+  return sorted;
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,103 @@
+#include "verify/diagnose/trials/trial_runs.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "streambp/error.h"
+#include "verify/diagnose/wrong_engine/run_mistake.h"
+
+namespace streambp::verify {
+
+bool is_of_backward_pass(const std::string& about) {
+  static const std::set<std::string> kAbout{"detached", "tied embedding", "padding row", "sums",
+                                            "softcap's slope"};
+  return kAbout.contains(about);
+}
+
+TrialRuns::TrialRuns(const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth,
+                     const MakeMistake& run)
+    : subject_(subject), gauge_(gauge), truth_(truth), run_(run) {
+  Tried& right = whole_.emplace_back();
+  right.fit = gauge.measure(truth, &right.sketch);
+}
+
+void TrialRuns::by_head(const Tensors& gradients, double right) {
+  head_ = HeadGauge::of(subject_, gradients, truth_);
+  if (head_ && head_->measure(truth_).residual <= right) head_.reset();
+}
+
+double TrialRuns::engine_error() const {
+  WrongSettings nothing;
+  nothing.head_alone = has_head();
+  const Tensors made = run_(subject_, nothing);
+  if (!head_) return FitGauge(made, truth_).measure(truth_).residual;
+  const Tensors right = head_->part_of(truth_);
+  return FitGauge(head_->part_of(made), right).measure(right).residual;
+}
+
+bool TrialRuns::try_out(const std::vector<const Hypothesis*>& of, double limit) {
+  WrongSettings settings;
+  for (const Hypothesis* each : of) each->make(settings);
+  try {
+    if (head_) {
+      settings.head_alone = true;
+      Tried tried{of, {}, {}};
+      tried.fit = head_->measure(run_(subject_, settings), &tried.sketch);
+      of_head_.push_back(tried);
+      if (!(tried.fit.residual <= limit)) return true;
+      settings.head_alone = false;
+    }
+    Tried tried{of, {}, {}};
+    tried.fit = gauge_.measure(run_(subject_, settings), &tried.sketch);
+    whole_.push_back(std::move(tried));
+    return true;
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+bool TrialRuns::may_be(const WrongSubject& other, double limit) const {
+  if (!head_) return true;
+  WrongSettings nothing;
+  nothing.head_alone = true;
+  return head_->measure(run_mistake(other, nothing)).residual <= limit;
+}
+
+const Tried& TrialRuns::best() const {
+  return *std::min_element(whole_.begin(), whole_.end(),
+                           [](const Tried& a, const Tried& b) { return a.fit.residual < b.fit.residual; });
+}
+
+std::vector<Explanation> TrialRuns::numbers(const PartsLimits& limits) const {
+  const auto confirm = [&](const WrongSettings& settings) {
+    return gauge_.measure(run_(subject_, settings));
+  };
+  if (!head_) return explain_by_numbers(subject_, gauge_, truth_, limits, run_, confirm);
+  const MakeMistake of_head = [&](const WrongSubject& subject, WrongSettings settings) {
+    settings.head_alone = true;
+    return head_->part_of(run_(subject, settings));
+  };
+  return explain_by_numbers(subject_, head_->gauge(), head_->part_of(truth_), limits, of_head, confirm);
+}
+
+std::vector<MistakePair> TrialRuns::pairs(const std::vector<Hypothesis>& all, double limit) const {
+  std::vector<SingleMistake> singles;
+  for (const Tried& each : head_ ? of_head_ : whole_) {
+    if (each.of.size() == 1) singles.push_back({each.of[0], each.fit.residual, each.sketch});
+  }
+  if (!head_) return likely_pairs(std::move(singles), whole_.front().sketch, gauge_);
+  at::Tensor right;
+  head_->measure(truth_, &right);
+  std::vector<MistakePair> found = likely_pairs(std::move(singles), right, head_->gauge());
+  // What gives the head's gradient and not the others may leave them to a mistake below.
+  for (const Tried& each : of_head_) {
+    if (each.of.size() > 1 || !(each.fit.residual <= limit)) continue;
+    for (const Hypothesis& other : all) {
+      if (is_of_backward_pass(other.about)) found.push_back({each.of[0], &other, 0.0});
+    }
+  }
+  return found;
+}
+
+}  // namespace streambp::verify

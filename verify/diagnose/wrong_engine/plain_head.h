@@ -1,0 +1,25 @@
+// The head with its logits in full, and what is done wrongly with them.
+#pragma once
+
+#include "streambp/backprop/head/head.h"
+#include "streambp/model/model.h"
+#include "verify/diagnose/wrong_engine/wrong_settings.h"
+
+namespace streambp::verify {
+
+/// x with a cap, or with its gradient without one.
+at::Tensor capped(const at::Tensor& x, double cap, bool straight);
+
+/// Of normed hidden states, capped.
+at::Tensor logits_of(const Model& model, const WrongSettings& settings, const at::Tensor& normed);
+
+/// The mean square of the scored tokens' log-sum-exp.
+at::Tensor z_loss(const Model& model, const WrongSettings& settings, const at::Tensor& hidden,
+                  const HeadTargets& scored);
+
+/// The loss of an objective of the targets' log-probabilities alone; throws InputError for others. Where
+/// slopes are rounded, the gradient of a target's logit is not p - 1 but p, rounded, less 1.
+at::Tensor plain_head(const Model& model, const WrongSettings& settings, const Objective& objective,
+                      const at::Tensor& hidden, const HeadTargets& scored);
+
+}  // namespace streambp::verify
