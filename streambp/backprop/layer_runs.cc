@@ -67,6 +67,8 @@ LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_
   const bool can_keep = config.can_store_attention(layer);
   runs.prefixes = prefixes_of(settings, lengths, config, layer);
   if (kept(settings.keep.attention) && can_keep) runs.attention = 1.0;
+  runs.keeps_scores = !joined && kept(settings.keep.attention) && config.is_recurrent(layer) &&
+                      config.delta_rule.beside_attention;
   if (kept(settings.keep.attention_half)) runs.output = 1.0;
   if (kept(settings.keep.gate_up) && config.can_store_gate_up(layer)) runs.mlp = 1.0;
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});

@@ -37,6 +37,7 @@ struct LayerRuns {
   double keys_values_backward = 0.0;  // backward: the same, in addition to the one that every part has
   double prefixes = 0.0;  // rows of the prefixes that chunks look at, for every token: with latent attention
                           // their keys and values are made for each chunk, in each run of attention
+  bool keeps_scores = false;  // of a layer that recurs as well: scores run once less than `attention` says
 };
 
 /// How a method takes the LM head where Settings::stream_head does not say.

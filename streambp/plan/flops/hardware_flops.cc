@@ -77,7 +77,7 @@ class LayerFlops {
     if (weights.o_proj != nullptr) output_.add(*weights.o_proj);
     add_mlp(weights, mlp_, down_);
     keys_values_.add(weights.into_attention);
-    keys_values_.add_reading(weights.attention_streams);
+    reading_.add_reading(weights.attention_streams);
     for (const Linear* map : {weights.ngrams.key_proj, weights.ngrams.value_proj}) {
       if (map != nullptr) keys_values_.add(*map);
     }
@@ -95,10 +95,12 @@ class LayerFlops {
     const double gates = runs.projections > 0.0 || runs.output == 0.0 ? runs.projections : 1.0;
     return tokens_ * (runs.projections * queries_.forward + gates * gates_.forward +
                       (runs.projections + runs.keys_values) * keys_values_.forward +
+                      (runs.projections + std::max(runs.keys_values, runs.keys_values_backward)) *
+                          reading_.forward +
                       runs.output * output_.forward + runs.mlp * mlp_.forward + runs.down * down_.forward +
                       runs.attention * rule_.forward + runs.keys_values * rule_.state +
                       runs.attention * (1.0 + runs.prefixes) * expansion_.forward) +
-           runs.attention * 2.0 * attention_ +
+           (runs.attention - (runs.keeps_scores ? 1.0 : 0.0)) * 2.0 * attention_ +
            2.0 * block_attention_ *
                visible_pairs(lengths_of_first(lengths_, runs.keys_values * tokens_), /*window=*/0);
   }
@@ -108,8 +110,8 @@ class LayerFlops {
 
   double backward(const LayerRuns& runs) const {
     return tokens_ * (queries_.backward + gates_.backward +
-                      (1.0 + runs.keys_values_backward) * keys_values_.backward + output_.backward +
-                      mlp_.backward + down_.backward + rule_.backward +
+                      (1.0 + runs.keys_values_backward) * (keys_values_.backward + reading_.backward) +
+                      output_.backward + mlp_.backward + down_.backward + rule_.backward +
                       (1.0 + runs.prefixes) * (expansion_.forward + expansion_.backward)) +
            5.0 * attention_;
   }
@@ -122,6 +124,7 @@ class LayerFlops {
   std::vector<int64_t> lengths_;
   DeltaRuleFlops rule_;  // of a recurrent layer
   MapFlops queries_, gates_, keys_values_, output_, mlp_, down_;
+  MapFlops reading_;    // of streams, for queries too where keys and values are kept
   MapFlops expansion_;  // of latents to keys and values: in every run of attention, and in its backward pass
 };
 

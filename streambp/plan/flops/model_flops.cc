@@ -198,7 +198,7 @@ double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
     const int64_t window = config.is_compressed() ? config.compressed.window
                            : of_rows              ? config.indexer.topk
                                                   : config.windows[i];
-    double pairs = config.indexer.of_means      ? group_pairs(lengths, config.indexer)
+    double pairs = config.indexer.group > 0     ? group_pairs(lengths, config.indexer)
                    : weights.indexer.is_there() ? key_block_pairs(lengths, config.indexer)
                                                 : visible_pairs(lengths, window);
     if (config.has_blocks(layer))

@@ -209,6 +209,30 @@ TEST(HardwareFlops, CountLatentLayersThatDoNotRotate) {
   mixed_streams = 0.0;
 }
 
+TEST(ModelFlops, CountTheRowsOfPickedGroups) {
+  const std::vector<int64_t> lengths{23, 7};
+  nlohmann::json json = nlohmann::json::parse(preset_json("glm5-next-tiny"));
+  const int64_t size = json.at("index_kpool");
+  // Of at most `rows` in groups that have ended, and those of its own group up to itself.
+  const auto pairs = [&](int64_t rows) {
+    int64_t sum = 0;
+    for (const int64_t length : lengths)
+      for (int64_t row = 1; row <= length; ++row) sum += std::min(row / size * size, rows) + row % size;
+    return sum;
+  };
+  const auto flops = [&](int64_t rows) {
+    json["index_topk"] = rows;
+    return model_flops(Model::random(parse_config(json.dump(), "glm5-next-tiny"), {}, 3), lengths);
+  };
+  const Config config = preset("glm5-next-tiny");
+  int64_t width = 0;  // of what a pair is multiplied with, over the layers that attend
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    if (config.attends(layer)) width += config.query_width(layer) + config.attention_width(layer);
+  ASSERT_GT(width, 0);
+  EXPECT_EQ(flops(3 * size) - flops(size),
+            6.0 * static_cast<double>(width * (pairs(3 * size) - pairs(size))));
+}
+
 // Likewise.
 TEST(HardwareFlops, CountTheMlpsOfLayersThatPickBlocksOfKeys) {
   nlohmann::json config = nlohmann::json::parse(preset_json("minimax-m3-tiny"));
