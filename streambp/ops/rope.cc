@@ -2,8 +2,8 @@
 
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/norm_rope.h"
-#include "streambp/ops/rope_angles.h"
 #include "streambp/ops/sum_dtype.h"
+#include "streambp/ops/transformers_rounding.h"
 
 namespace streambp {
 
@@ -62,7 +62,8 @@ RopeTable rope_table(const at::Tensor& positions, const at::Tensor& inverse_freq
   const auto options = inverse_frequencies.options().dtype(dtype);
   RopeTable table{at::empty({tokens, inverse_frequencies.size(0)}, options),
                   at::empty({tokens, inverse_frequencies.size(0)}, options)};
-  const at::ScalarType wide = dtype != at::kDouble && Float32Angles::wanted() ? at::kFloat : at::kDouble;
+  const at::ScalarType wide =
+      dtype != at::kDouble && TransformersRounding::wanted().has_value() ? at::kFloat : at::kDouble;
   const at::Tensor frequencies = inverse_frequencies.to(wide);
   // By blocks: the doubles of a whole long stream would be the largest thing alive.
   constexpr int64_t kBlock = 4096;

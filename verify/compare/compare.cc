@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kExactLimit = 1e-10;  // of float64
 constexpr double kParameterRule = 3.0;
+constexpr double kOfFewNumbers = 6.0;
 constexpr double kMiddleRule = 1.25;
 /// A bias is so many times what noise does to a factor, and at least this; and this share of the error.
 constexpr double kBiasRule = 6.0;
@@ -62,7 +63,10 @@ class Limits {
       finding.limit = *judging_.tolerance;
       return;
     }
-    finding.limit = std::max(kParameterRule * finding.noise, dtype_ == at::kDouble ? kExactLimit : 0.0);
+    // Of a few numbers, a few samples say less about how large the next error may be.
+    const double rule =
+        kParameterRule + kOfFewNumbers / std::sqrt(static_cast<double>(std::max<int64_t>(t.numel(), 1)));
+    finding.limit = std::max(rule * finding.noise, dtype_ == at::kDouble ? kExactLimit : 0.0);
     const double norm = norm_of(t);
     if (norm > 0.0 && !(measured > kLost)) return;
     const double rounding_errors =

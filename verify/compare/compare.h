@@ -9,9 +9,10 @@
 // the
 //   error of this project's own gradients in that dtype on the same weights and batch (NoiseSample, at least
 //   one; a few before anything is called wrong), at least the error of rounding the truth. An error is at
-//   most 3 x its floor, and the median over all parameters is at most 1.25 + 2 / sqrt(parameters) (3 at
-//   most): one tensor of correct gradients reaches 2.8 by chance and by other rounding points (Hugging Face,
-//   eager and sdpa, every family, 40 to 2,048 tokens: results/compare-verdicts), all of them together do not.
+//   most 3 + 6 / sqrt(numbers of the parameter) x its floor, and the median over all parameters is at most
+//   1.25 + 2 / sqrt(parameters) (3 at most): one tensor of correct gradients reaches 2.8 by chance and by
+//   other rounding points (Hugging Face, eager and sdpa, every family, 40 to 2,048 tokens:
+//   results/compare-verdicts), one of three numbers 6, all of them together do not.
 //   An error within the noise is a bias nonetheless if it points along the truth: noise has all directions.
 //   It is one if the gradient is further from the truth's length than 5 %, than half its error, and than six
 //   times what any of at least three noise runs moved it.

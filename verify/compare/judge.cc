@@ -4,10 +4,12 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "streambp/error.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/scored.h"
 #include "verify/compare/noise.h"
@@ -204,7 +206,14 @@ class Judge {
     }
     put_weights(weights);
     if (dtype != at::kFloat) return result;
-    CompareReport half = in_low(at::kBFloat16);
+    std::optional<CompareReport> tried;
+    try {
+      tried = in_low(at::kBFloat16);
+    } catch (const InputError&) {  // a model that has no 16 bits here
+      put_weights(weights);
+      return result;
+    }
+    CompareReport& half = *tried;
     const char* const reason =
         "all errors are within the noise of {0}: if products were taken in it (autocast, gradients kept in "
         "float32 next to {0} weights)";

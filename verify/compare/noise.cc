@@ -5,7 +5,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "streambp/ops/rope_angles.h"
+#include "streambp/ops/transformers_rounding.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -86,14 +86,14 @@ Settings settings_of_run(int run, const Batch& batch) {
 }  // namespace
 
 Tensors NoiseRuns::gradients(int run) const {
-  const Float32Angles as_transformers;
+  const TransformersRounding as_transformers;
   Truth low = truth_.open_again(dtype_);
   return gradients_by(low, settings_of_run(run, low.batch));
 }
 
 NoiseSample NoiseRuns::next(const Tensors& exact) {
-  const Float32Angles as_transformers;
   const int run = done_++;
+  const TransformersRounding as_transformers(static_cast<uint64_t>(run));
   Truth low = truth_.open_again(dtype_);
   const Settings settings = settings_of_run(run, low.batch);
   const auto sample = [&](const Tensors& gradients, const Tensors& truth) {

@@ -76,8 +76,9 @@ void print_worst(const CompareReport& report) {
 /// "within 1e-10 of the float64 truth" in the words of the rule.
 std::string limit_text(const CompareReport& report) {
   if (!has_floors(report)) return error_text(report.comparison.tolerance);
-  return fmt::format("3 x the noise of {}, measured in {} run{},", dtype_name(report.comparison.dtype),
-                     report.noise_runs, report.noise_runs == 1 ? "" : "s");
+  return fmt::format("3 x the noise of {} (of a few numbers up to 9 x), measured in {} run{},",
+                     dtype_name(report.comparison.dtype), report.noise_runs,
+                     report.noise_runs == 1 ? "" : "s");
 }
 
 void print_verdict(const CompareReport& report) {

@@ -6,7 +6,7 @@
 #include <ATen/record_function.h>
 
 #include "streambp/backprop/method.h"
-#include "streambp/ops/rope_angles.h"
+#include "streambp/ops/transformers_rounding.h"
 #include "verify/compare/noise.h"
 
 namespace streambp::verify {
@@ -63,7 +63,7 @@ class RouterRecorder {
 };
 
 Routers routers_of(Model& model, const Batch& batch) {
-  const Float32Angles as_transformers;
+  const TransformersRounding as_transformers;
   RouterRecorder recorder(batch.size(), model.config().mixture.num_experts);
   evaluate(model, batch);
   return recorder.take();

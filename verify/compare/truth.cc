@@ -15,7 +15,7 @@
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
 #include "streambp/objective/terms.h"
-#include "streambp/ops/rope_angles.h"
+#include "streambp/ops/transformers_rounding.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -90,7 +90,7 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
   const Options settings = complete_options(kind, given);
   if (reference || needs_reference(kind, settings, truth.batch)) {
     if (!reference && !truth.model.has_adapters()) throw InputError("{}", no_reference);
-    const Float32Angles as_transformers;
+    const TransformersRounding as_transformers;
     const double temperature = logit_temperature(kind, settings);
     at::Tensor& log_probabilities = truth.batch.token_inputs[inputs::kReferenceLogProbabilities];
     truth.batch.sequence_inputs.erase(inputs::kReferenceSums);

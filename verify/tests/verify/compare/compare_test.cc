@@ -131,7 +131,7 @@ TEST(Compare, AnErrorAlongTheTruthIsABiasWithinTheNoise) {
     EXPECT_EQ(comparison.verdict, run < 2 ? Verdict::kExact : Verdict::kWrong);
     EXPECT_EQ(comparison.notes.empty(), run < 2);
     const Power power = power_of(comparison);
-    EXPECT_TRUE(power.middle > 0.5 && power.middle <= power.worst && power.worst < 0.7) << power.worst;
+    EXPECT_TRUE(power.middle > 0.5 && power.middle <= power.worst && power.worst < 0.72) << power.worst;
   }
 }
 

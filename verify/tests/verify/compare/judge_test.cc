@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "streambp/ops/rope_angles.h"
+#include "streambp/ops/transformers_rounding.h"
 #include "verify/compare/noise.h"
 #include "verify/evaluation.h"
 #include "verify/tests/verify/compare/testing.h"
@@ -211,7 +211,7 @@ TEST(CompareNoiseRuns, AreOfFourKinds) {
     return again;
   };
   const auto sample_by = [&](const Settings& settings) {
-    const Float32Angles as_transformers;
+    const TransformersRounding as_transformers;
     Truth low = open_again(at::kFloat);
     return noise_sample(evaluate(low.model, low.batch, *low.objective, settings).gradients, exact);
   };
@@ -265,7 +265,7 @@ TEST(CompareNoiseRuns, AnEmbeddingsSumsAreAddedToWhatWasMeasured) {
     const Tensors exact = evaluate(truth.model, truth.batch, *truth.objective, {}).gradients;
     NoiseRuns runs(truth, dtype, /*chunk=*/0);
     const double error = runs.next(exact).at(kEmbedding).error;
-    const Float32Angles as_transformers;
+    const TransformersRounding as_transformers;
     Truth low = truth.open_again(dtype);
     Settings standard;
     standard.method = Method::kStandard;

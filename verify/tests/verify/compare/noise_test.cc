@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "streambp/model/config/rope_frequencies.h"
-#include "streambp/ops/rope_angles.h"
+#include "streambp/ops/transformers_rounding.h"
 #include "verify/compare/judge.h"
 #include "verify/evaluation.h"
 #include "verify/tests/verify/compare/testing.h"
@@ -238,7 +238,7 @@ TEST(CompareJudge, AnglesOfLowPrecisionsAreThoseOfFloat32) {
   const Golden golden = open_golden("qwen3", "qwen3-sft-b1");
   constexpr int64_t kLength = 3000;
   const Batch batch = random_batch({kLength}, 83, /*seed=*/0);
-  const Float32Angles as_transformers;
+  const TransformersRounding as_transformers;
   const Truth low = open_truth(golden.options, at::kFloat);
   const Config& config = low.model.config();
   const std::vector<double> frequencies = rope_inverse_frequencies(config.rope, config.rotary_dim, kLength);
