@@ -27,7 +27,6 @@ MEMBERS = ("argv", "commit", "cores", "cpu", "date", "modified")
 OLD = {
     "cuda": "the machine of table 8; what is measured names its GPU",
     "paper-times-cpu": "unmodified sources",
-    "python-times": "unmodified sources; the machine, in rows of Hugging Face",
     "qwen3.5-2": "the machine, in rows of Hugging Face",
     "trust": "all",
 }
