@@ -74,7 +74,7 @@ void expect_equal(Model& resident, Model& on_host, const std::string& name) {
   for (const char* objective : {"sft", "dpo"}) {
     const Batch batch = texts(objective);
     const auto made = make_objective(objective, batch, {});
-    for (const Settings& settings : verify::in_turns(all_settings(), 5, turn)) {
+    for (const Settings& settings : verify::in_turns(all_settings(), 2, turn)) {
       SCOPED_TRACE(fmt::format("{}, {}: {}", name, objective, configuration_text(settings)));
       const Evaluation expected = verify::evaluate(resident, batch, *made, settings);
       EXPECT_TRUE(bit_equal(verify::evaluate(on_host, batch, *made, settings), expected));
