@@ -64,50 +64,41 @@ std::vector<const Linear*> maps_before_attention(const DecoderLayer::Weights& we
 
 namespace {
 
+/// Of an indexer with these maps that picks rows, or groups or blocks of `rate` rows.
+double picking_flops(const MapFlops& maps, const IndexerSettings& settings, int64_t rate,
+                     const std::vector<int64_t>& lengths) {
+  const bool picks = std::any_of(lengths.begin(), lengths.end(),
+                                 [&](int64_t length) { return length / rate > settings.topk; });
+  if (!picks) return 0.0;
+  double tokens = 0.0;
+  for (const int64_t length : lengths) tokens += static_cast<double>(length);
+  return tokens * maps.forward + 2.0 * static_cast<double>(settings.heads * (settings.head_dim + 1)) *
+                                     block_pairs(lengths, rate, /*most=*/0);
+}
+
 /// Of an indexer of blocks.
 double block_indexer_flops(const CompressedAttention& layer, const std::vector<int64_t>& lengths) {
   const BlockIndexer& indexer = layer.indexer;
-  const int64_t rate = layer.compressor.pooling.rate;
-  const bool picks = std::any_of(lengths.begin(), lengths.end(),
-                                 [&](int64_t length) { return length / rate > layer.indexing.topk; });
-  if (!picks) return 0.0;
   MapFlops maps;
   for (const Linear* map :
        {indexer.q_b_proj, indexer.weights_proj, indexer.compressor.kv_proj, indexer.compressor.gate_proj})
     maps.add(*map);
-  double tokens = 0.0;
-  for (const int64_t length : lengths) tokens += static_cast<double>(length);
-  return tokens * maps.forward +
-         2.0 * static_cast<double>(layer.indexing.heads * (layer.indexing.head_dim + 1)) *
-             block_pairs(lengths, rate, /*most=*/0);
+  return picking_flops(maps, layer.indexing, layer.compressor.pooling.rate, lengths);
 }
 
 /// Of an indexer beside ordinary attention.
 double key_block_indexer_flops(const KeyBlockIndexer& indexer, const std::vector<int64_t>& lengths) {
   const IndexerSettings& settings = indexer.settings;
+  MapFlops maps;
+  for (const Linear* map : {indexer.q_proj, indexer.k_proj}) maps.add(*map);
+  if (settings.of_means) return picking_flops(maps, settings, settings.group, lengths);
   const bool picks = std::any_of(lengths.begin(), lengths.end(),
                                  [&](int64_t length) { return length > settings.topk * settings.block; });
   if (!picks) return 0.0;
-  MapFlops maps;
-  for (const Linear* map : {indexer.q_proj, indexer.k_proj}) maps.add(*map);
   double tokens = 0.0;
   for (const int64_t length : lengths) tokens += static_cast<double>(length);
   return tokens * maps.forward +
          2.0 * static_cast<double>(settings.heads * settings.head_dim) * visible_pairs(lengths, /*window=*/0);
-}
-
-/// The same of one that picks groups by means of keys.
-double flops_of_means(const KeyBlockIndexer& indexer, const std::vector<int64_t>& lengths) {
-  const IndexerSettings& settings = indexer.settings;
-  const bool picks = std::any_of(lengths.begin(), lengths.end(),
-                                 [&](int64_t length) { return length / settings.group > settings.topk; });
-  if (!picks) return 0.0;
-  MapFlops maps;
-  for (const Linear* map : {indexer.q_proj, indexer.k_proj}) maps.add(*map);
-  double tokens = 0.0;
-  for (const int64_t length : lengths) tokens += static_cast<double>(length);
-  return tokens * maps.forward + 2.0 * static_cast<double>(settings.heads * (settings.head_dim + 1)) *
-                                     block_pairs(lengths, settings.group, /*most=*/0);
 }
 
 /// Pairs of a row and one that it sees in the groups that are picked, or in its own that has not ended.
@@ -138,22 +129,14 @@ double key_block_pairs(const std::vector<int64_t>& lengths, const IndexerSetting
 }  // namespace
 
 double indexer_flops(const DecoderLayer::Weights& weights, const std::vector<int64_t>& lengths) {
-  if (weights.indexer.settings.of_means) return flops_of_means(weights.indexer, lengths);
   if (weights.indexer.is_there()) return key_block_indexer_flops(weights.indexer, lengths);
   if (weights.compressed.indexer.q_b_proj != nullptr) return block_indexer_flops(weights.compressed, lengths);
   const Indexer& indexer = weights.latent.indexer;
-  const IndexerSettings& settings = weights.latent.indexing;
-  const int64_t rate = settings.rows_of_pick();
-  const bool picks = std::any_of(lengths.begin(), lengths.end(),
-                                 [&](int64_t length) { return length / rate > settings.topk; });
-  if (indexer.wk == nullptr || !picks) return 0.0;
+  if (indexer.wk == nullptr) return 0.0;
   MapFlops maps;
   for (const Linear* map : {indexer.wq_b, indexer.wk, indexer.weights_proj}) maps.add(*map);
   if (indexer.picks_groups()) maps.forward += 2.0 * static_cast<double>(indexer.group_gate->value.numel());
-  double tokens = 0.0;
-  for (const int64_t length : lengths) tokens += static_cast<double>(length);
-  return tokens * maps.forward + 2.0 * static_cast<double>(settings.heads * (settings.head_dim + 1)) *
-                                     block_pairs(lengths, rate, /*most=*/0);
+  return picking_flops(maps, weights.latent.indexing, weights.latent.indexing.rows_of_pick(), lengths);
 }
 
 double model_flops(const Model& model, const std::vector<int64_t>& lengths) {
