@@ -32,31 +32,19 @@ at::Tensor means_of_groups(const KeyBlockIndexer& indexer, const at::Tensor& key
 void run_indexer_of_means(const KeyBlockIndexer& indexer, const at::Tensor& x, const IndexerRope& rope,
                           const std::vector<int64_t>& offsets, const PickingRows& picking) {
   const IndexerSettings& settings = indexer.settings;
-  RowPicks& picks = *picking.picks;
-  const int64_t n = x.size(0), rate = settings.group;
-  const int64_t many = rate * (settings.topk + 1) - 1;  // rows of which each sees all
-  const at::Tensor held = picks.add_keys(picking.layer, picking.sequence_begin, picking.begin,
-                                         linear_forward(*indexer.k_proj, x));
-  const int64_t prefix = picking.begin - picking.sequence_begin;
-  at::Tensor queries, weights;  // of the rows, where any of them picks
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-    const int64_t end = offsets[s + 1], earlier = s == 0 ? prefix : 0;
-    const int64_t begin = first_picking(picking, offsets[s] + std::max<int64_t>(many - earlier, 0), end);
-    if (begin >= end) continue;
-    if (!queries.defined()) {
-      queries = normed_rope(linear_forward(*indexer.q_proj, x).view({n, -1, settings.head_dim}),
-                            &indexer.q_norm, rope.rows);
-      weights = at::full({n, settings.heads}, 1.0 / std::sqrt(static_cast<double>(settings.head_dim)),
-                         queries.options().dtype(sum_dtype(queries)));
-    }
-    const int64_t key = s == 0 ? 0 : prefix + offsets[s];
-    const at::Tensor keys = means_of_groups(indexer, held.narrow(0, key, earlier + end - offsets[s]),
-                                            rope.stream, picking.sequence_begin + key);
-    picks.keep(picking.layer, picking.begin + begin,
-               pick_rows(queries.narrow(0, begin, end - begin), weights.narrow(0, begin, end - begin), keys,
-                         settings.topk, earlier + begin - offsets[s], rate));
-  }
-  picks.finish(picking.layer, picking.begin + n);
+  const int64_t n = x.size(0);
+  const at::Tensor held = picking.picks->add_keys(picking.layer, picking.sequence_begin, picking.begin,
+                                                  linear_forward(*indexer.k_proj, x));
+  const auto asks = [&] {
+    const at::Tensor queries = normed_rope(
+        linear_forward(*indexer.q_proj, x).view({n, -1, settings.head_dim}), &indexer.q_norm, rope.rows);
+    return std::pair(queries,
+                     at::full({n, settings.heads}, 1.0 / std::sqrt(static_cast<double>(settings.head_dim)),
+                              queries.options().dtype(sum_dtype(queries))));
+  };
+  pick_in_sequences(settings, held, n, offsets, picking, asks, [&](const at::Tensor& rows, int64_t key) {
+    return means_of_groups(indexer, rows, rope.stream, picking.sequence_begin + key);
+  });
 }
 
 /// Runs the indexer over rows x [n, D].

@@ -90,30 +90,17 @@ void run_indexer(const LatentAttention& layer, const at::Tensor& x, const at::Te
                  const PickingRows& picking) {
   const IndexerSettings& settings = layer.indexing;
   const Indexer& indexer = layer.indexer;
-  RowPicks& picks = *picking.picks;
-  const int64_t n = x.size(0), size = settings.head_dim, topk = settings.topk, rate = settings.rows_of_pick();
-  const int64_t many = rate * (topk + 1) - 1;  // the first row of a sequence that may see more
-  const at::Tensor held =
-      picks.add_keys(picking.layer, picking.sequence_begin, picking.begin, index_rows(layer, x, positions));
-  const int64_t prefix = picking.begin - picking.sequence_begin;
-  at::Tensor queries, weights;  // of the rows, where any of them picks
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-    const int64_t end = offsets[s + 1], first = s == 0 ? prefix : 0;
-    const int64_t begin = first_picking(picking, offsets[s] + std::max<int64_t>(many - first, 0), end);
-    if (begin >= end) continue;
-    if (!queries.defined()) {
-      queries = index_queries(layer, x, latents, positions);
-      weights = wide_product(*indexer.weights_proj, x)
-                    .mul_(1.0 / std::sqrt(static_cast<double>(size) * static_cast<double>(settings.heads)));
-    }
-    const int64_t key = s == 0 ? 0 : prefix + offsets[s], rows = end - begin;
-    at::Tensor keys = held.narrow(0, key, first + end - offsets[s]);
-    if (indexer.picks_groups()) keys = pooled_blocks_forward(keys, indexer.pooling);
-    picks.keep(picking.layer, picking.begin + begin,
-               pick_rows(queries.narrow(0, begin, rows), weights.narrow(0, begin, rows), keys, topk,
-                         first + begin - offsets[s], rate));
-  }
-  picks.finish(picking.layer, picking.begin + n);
+  const at::Tensor held = picking.picks->add_keys(picking.layer, picking.sequence_begin, picking.begin,
+                                                  index_rows(layer, x, positions));
+  const auto asks = [&] {
+    const at::Tensor queries = index_queries(layer, x, latents, positions);
+    return std::pair(queries, wide_product(*indexer.weights_proj, x)
+                                  .mul_(1.0 / std::sqrt(static_cast<double>(settings.head_dim) *
+                                                        static_cast<double>(settings.heads))));
+  };
+  pick_in_sequences(settings, held, x.size(0), offsets, picking, asks, [&](const at::Tensor& rows, int64_t) {
+    return indexer.picks_groups() ? pooled_blocks_forward(rows, indexer.pooling) : rows;
+  });
 }
 
 /// What is picked for rows, those of their first run if they have run before.
