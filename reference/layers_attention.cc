@@ -156,6 +156,7 @@ Var Layers::latent_attention(const std::string& module, int layer, const Var& x,
   Var q_all = turning == 0 ? q[0] : join_groups({q[0], turned(q[1])}, heads);
   const Var k_all =
       turning == 0 ? kv[0] : join_groups({kv[0], gather_columns(shared_key, of_every_head)}, heads);
+  if (config_.query_scale_beta != 0.0) q_all = scale_rows(q_all, query_factors(positions));
   if (latent.trained_positions) q_all = scaled_by_place(module, q_all, positions);
   Var mixed = config_.attention_sinks
                   ? causal_attention(q_all, k_all, kv[1], parameter(module + "sinks"), options)

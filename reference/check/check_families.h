@@ -39,6 +39,8 @@ ModelConfig tiny_deepseek_v4();
 
 /// tiny_glm_moe_dsa(), whose positions have trained factors, and one of whose layers does not rotate.
 ModelConfig tiny_mistral_large4();
+/// tiny_deepseek_v3(), whose queries are scaled by their positions, and whose experts a softmax scores.
+ModelConfig tiny_mistral4();
 
 /// A dense layer that sees all tokens, and one with experts that sees two blocks of two.
 ModelConfig tiny_minimax_m3();

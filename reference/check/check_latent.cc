@@ -70,6 +70,15 @@ ModelConfig tiny_mistral_large4() {
   return config;
 }
 
+ModelConfig tiny_mistral4() {
+  ModelConfig config = tiny_deepseek_v3();
+  config.query_scale_beta = 0.4;
+  config.query_scale_original = 4;
+  config.mixture.sigmoid_scores = config.mixture.corrected = false;
+  config.mixture.stacked = true;
+  return config;
+}
+
 ModelConfig tiny_minimax_m3() {
   ModelConfig config = tiny_glm4_moe();
   config.qkv_bias = false;

@@ -314,6 +314,22 @@ ADAPTERS = {
         },
         seed=270,
     ),
+    # Every linear map but the routers and the experts.
+    "glm4-moe-lite-lora-linear": Adapter(
+        "glm4-moe-lite",
+        "b2_left",
+        {"target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "shared_experts.gate_proj", "layers.1.mlp.up_proj"]},
+        seed=294,
+    ),
+    "mistral4-lora-linear": Adapter(
+        "mistral4",
+        "b2_right",
+        {
+            "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "layers.0.mlp.up_proj"],
+            "modules_to_save": ["kv_a_layernorm"],
+        },
+        seed=293,
+    ),
     # Every linear map outside indexers.
     "minimax-m3-lora-linear": Adapter(
         "minimax-m3", "b2_left", {"target_modules": ["self_attn.q_proj", "self_attn.k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"]}, seed=282

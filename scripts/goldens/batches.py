@@ -186,6 +186,8 @@ CASES = {
     "glm5-next-sft-packed": ("glm5-next", packed(TWO_ROWS)),
     "qwen4-exp-sft-packed": ("qwen4-exp", packed(TWO_ROWS)),
     "qwen4-exp-pairs-sft-packed_jumps": ("qwen4-exp-pairs", packed(JUMPS, across=(0,))),
+    "mistral4-sft-packed_jumps": ("mistral4", packed(JUMPS)),
+    "mistral4-sft-b2_left_bare": ("mistral4", padded((12, 9), 20, side="left")),
     "glm5-next-listed-sft-packed_jumps": ("glm5-next-listed", packed(JUMPS, across=(0,))),
 }
 

@@ -25,6 +25,8 @@ CASES = {
     "ernie4-5-moe": ("b3_right", False, False),
     "granite-moe": ("b3_left", True, True),
     "step3p7": ("b3_left", True, True),
+    "glm4-moe-lite": ("b3_left", False, True),
+    "mistral4": ("b3_right", True, True),
     "qwen4-exp-recurrent": ("b3_left", True, True),
 }
 ROUTERS = ("TopKRouter", "TopkRouter", "Router", "Gating", "GraniteMoeTopKGating")

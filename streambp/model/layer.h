@@ -40,6 +40,7 @@ struct Rows {
   RopeTable query_rope;           // the same for queries, where it differs from the keys'
   RopeTable stream_rope;          // as `rope`, of all tokens of the stream
   at::Tensor log_positions = {};  // LatentPositions::logarithms of these rows
+  at::Tensor query_scales = {};   // LatentPositions::query_scales of these rows
   /// Tokens [n]; where the layers read them (Gemma 4) the model's first hidden states [n, D], which are part
   /// of the layer's graph, and where their gradient is added; undefined: nobody wants it.
   at::Tensor tokens, embedded, embedded_gradient;

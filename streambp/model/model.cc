@@ -43,6 +43,7 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
             .query_rope = {},
             .stream_rope = rope,
             .log_positions = {},
+            .query_scales = {},
             .tokens = batch.tokens.narrow(0, begin, end - begin),
             .embedded = {},
             .embedded_gradient = {},
@@ -53,6 +54,7 @@ Rows Stream::rows(int64_t begin, int64_t end) const {
   if (query_rope.cosine.defined()) rows.query_rope = query_rope.rows(begin, end);
   if (ngrams.defined()) rows.ngrams = ngrams.narrow(0, begin, end - begin);
   if (log_positions.defined()) rows.log_positions = log_positions.narrow(0, begin, end - begin);
+  if (query_scales.defined()) rows.query_scales = query_scales.narrow(0, begin, end - begin);
   // The last sequence that begins at or before `begin` and is not empty there.
   auto next = std::upper_bound(offsets.begin(), offsets.end(), begin);
   rows.sequence_begin = *(next - 1);
@@ -301,9 +303,14 @@ Stream Model::prepare(const Batch& batch) const {
   if (config_.local_rope) {
     stream.local_rope = rope_of(*config_.local_rope, given_local_rope_, config_.local_rotary_dim(), batch);
   }
-  if (config_.query_scale_beta != 0.0)
-    stream.query_rope = rope_of(config_.rope, given_rope_, config_.rotary_dim, batch,
-                                query_scales(config_, batch.positions.to(device())));
+  if (config_.query_scale_beta != 0.0) {
+    at::Tensor scales = query_scales(config_, batch.positions.to(device()));
+    if (config_.is_latent()) {  // which scales what does not rotate, too
+      stream.query_scales = std::move(scales);
+    } else {
+      stream.query_rope = rope_of(config_.rope, given_rope_, config_.rotary_dim, batch, scales);
+    }
+  }
   if (!config_.ngrams.modules.empty())
     stream.ngrams =
         ngram_tokens(stream.batch.tokens, batch.offsets, config_.ngrams.size, config_.ngrams.boundary);

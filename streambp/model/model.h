@@ -31,6 +31,7 @@ struct Stream {
   RopeTable local_rope;           // for layers with a window, where the model rotates their heads otherwise
   RopeTable query_rope;           // for queries, where it differs from the keys'
   at::Tensor log_positions = {};  // of all tokens, float64: of 1 + position, where queries are scaled by them
+  at::Tensor query_scales = {};   // of all tokens, float64: LatentPositions::query_scales
   /// Where layers read them (Gemma 4): the model's first hidden states [N, D], and where the gradient that
   /// layers leave for them is added (undefined: nobody wants it).
   at::Tensor embedded, embedded_gradient;

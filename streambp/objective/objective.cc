@@ -65,7 +65,7 @@ double RouterLoss::of(const MixtureSettings& mixture) const {
     if (asked == 0.0) return 0.0;
     throw InputError(
         "{} is {}, expected 0: {}", kRouterCoefficient, asked,
-        mixture.wide_logits
+        mixture.no_router_loss
             ? "this model's class has no loss of its routers"
             : "the load of this model's experts is balanced by the correction of its routers' choice");
   }

@@ -1,7 +1,10 @@
 """The tiny models whose experts are chosen by sigmoids and a bias: DeepSeek-V3, with its latent attention, GLM-4.5 and MiniMax M2."""
 
 from goldens.models.family_models import ALL, ONE, SMALL, short_yarn
+from goldens.models.text_model import register_class
 from goldens.specs import Model, rope
+
+register_class("Mistral4")
 
 # What GLM-4.5 and DeepSeek-V3 have in common. Layer 0 is dense.
 GROUPED = {
@@ -60,6 +63,57 @@ GROUPED_MODELS = {
             "norm_topk_prob": False,
             "tie_word_embeddings": True,
         },
+        batches=ONE,
+    ),
+    # GLM-4.7-Flash: latent attention, and which layers are dense by a list alone.
+    "glm4-moe-lite": Model(
+        "glm4_moe_lite",
+        seed=671,
+        settings={
+            **{key: value for key, value in LATENT.items() if key != "first_k_dense_replace"},
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "q_lora_rank": 9,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": rope(100.0),
+        },
+        legacy=None,
+        batches=ALL,
+    ),
+    # Queries grow with their positions, all of a key but its latent part rotates, and files hold all experts of a layer in two tensors.
+    "mistral4": Model(
+        "mistral4",
+        seed=672,
+        settings={
+            **LATENT,
+            "q_lora_rank": 9,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "n_shared_experts": 2,
+            "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 6 / 11},
+        },
+        legacy=None,
+        batches=ALL,
+    ),
+    "mistral4-plain": Model(
+        "mistral4",
+        seed=673,
+        settings={
+            **LATENT,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "n_routed_experts": 5,
+            "n_group": 1,
+            "topk_group": 1,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": True,
+            "rope_parameters": {**short_yarn(200.0), "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 6 / 11},
+        },
+        legacy=None,
         batches=ONE,
     ),
     "glm4-moe": Model(

@@ -4,6 +4,14 @@ from importlib import import_module
 from importlib.util import find_spec
 
 
+def register_class(name):
+    """AutoModelForCausalLM learns of `name`ForCausalLM, which transformers has and does not list, if this transformers has it."""
+    import transformers
+
+    if hasattr(transformers, f"{name}ForCausalLM"):
+        transformers.AutoModelForCausalLM.register(getattr(transformers, f"{name}Config"), getattr(transformers, f"{name}ForCausalLM"), exist_ok=True)
+
+
 def register_text_model(package, name):
     """AutoModelForCausalLM learns what `name`ForConditionalGeneration of transformers.models.`package` makes of text, if this transformers has it."""
     if find_spec(f"transformers.models.{package}") is None:

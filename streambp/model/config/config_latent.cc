@@ -12,33 +12,29 @@ void parse_latent(const ConfigReader& settings, Config& config) {
   constexpr int64_t kMaxRank = kMaxHidden;
   const Family& family = family_of(config);
   LatentAttentionSettings& latent = config.latent;
-  latent.kv_lora_rank = settings.size("kv_lora_rank", kMaxRank, 512);
+  const FamilyLatent& absent = *family.latent;
+  latent.kv_lora_rank = settings.size("kv_lora_rank", kMaxRank, absent.kv_lora_rank);
   latent.trained_positions = family.trained_positions;
   if (family.trained_positions) settings.only("q_lora_rank", nullptr);
-  if (family.trained_positions || family.glm5_next) latent.norm_eps = config.rms_norm_eps;
+  if (absent.reads_norm_eps) latent.norm_eps = config.rms_norm_eps;
   // null: queries are projected at once.
-  const bool has_rank = settings.has("q_lora_rank") ? settings.find("q_lora_rank") != nullptr
-                                                    : !family.kimi && !family.trained_positions;
-  latent.q_lora_rank = has_rank ? settings.size("q_lora_rank", kMaxRank, 1536) : 0;
-  const bool is_hunyuan = family.hyper;
-  latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim,
-                                          is_hunyuan                 ? 192
-                                          : family.glm5_next         ? 256
-                                          : family.trained_positions ? 64
-                                                                     : 128);
+  const bool has_rank =
+      settings.has("q_lora_rank") ? settings.find("q_lora_rank") != nullptr : absent.q_lora_rank > 0;
+  latent.q_lora_rank = has_rank ? settings.size("q_lora_rank", kMaxRank, absent.q_lora_rank) : 0;
+  latent.qk_nope_head_dim = settings.size("qk_nope_head_dim", kMaxHeadDim, absent.qk_nope_head_dim);
   if (family.glm5_next) {
     settings.only("qk_rope_head_dim", 0);
   } else {
     latent.qk_rope_head_dim = settings.size("qk_rope_head_dim", kMaxHeadDim, 64);
   }
-  latent.v_head_dim = settings.size("v_head_dim", kMaxHeadDim, is_hunyuan || family.glm5_next ? 256 : 128);
+  latent.v_head_dim = settings.size("v_head_dim", kMaxHeadDim, absent.v_head_dim);
   if (latent.qk_rope_head_dim % 2 != 0)
     settings.refuse("qk_rope_head_dim", fmt::format("an even number, not {}", latent.qk_rope_head_dim));
   // What transformers makes of them, and writes; it reads neither.
   const int64_t key = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
   settings.only("qk_head_dim", key);
-  const bool has_other = family.kimi || family.glm5_next || is_hunyuan;  // published, or the class's own
-  if (!has_other) settings.only("head_dim", latent.qk_rope_head_dim);
+  if (!absent.other_head_dim)
+    settings.only("head_dim", family.rope.share_of_key ? key : latent.qk_rope_head_dim);
   if (config.num_key_value_heads != config.num_attention_heads)
     settings.refuse("num_key_value_heads",
                     fmt::format("num_attention_heads ({}): every head has keys and values of its own",

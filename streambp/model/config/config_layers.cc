@@ -179,7 +179,7 @@ void parse_hyper(const ConfigReader& settings, const Family& family, Config& con
 
 // The clamped gate of GPT-OSS and MiniMax M3, or Hunyuan 4's clamps of what experts gate.
 void parse_clamps(const ConfigReader& settings, const Family& family, Config& config) {
-  if (family.experts.stacked) {
+  if (family.hyper) {
     config.swiglu_limit = settings.positive("swiglu_limit", 10.0);
     settings.only("swiglu_alpha", nullptr);
     return;

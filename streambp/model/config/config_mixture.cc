@@ -98,7 +98,7 @@ void parse_groups(const ConfigReader& settings, const FamilyExperts& family, Mix
                                                        mixture.topk_group * of_group));
 }
 
-// DeepSeek V3, GLM-4.5 and 5.3, Kimi Linear and Mistral Large 4.
+// DeepSeek V3, GLM-4.5, 4.7 Flash and 5.3, Kimi Linear, Mistral 4 and Mistral Large 4.
 void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class, int64_t layers,
                            MixtureSettings& mixture) {
   const FamilyExperts& family = of_class.experts;
@@ -115,14 +115,16 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
   mixture.shared_expert_ungated = true;
   constexpr const char* kNormalised = "norm_topk_prob";
   if (family.softmax_scores) {
-    settings.only(kNormalised, true);
-    mixture.norm_topk_prob = mixture.wide_logits = true;
+    if (!family.reads_norm) settings.only(kNormalised, true);
+    mixture.wide_logits = family.wide_logits;
+    mixture.no_router_loss = true;
     mixture.added_to_sum = 1e-20;
   } else {
     set_sigmoids(mixture);
-    mixture.norm_topk_prob =
-        settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
   }
+  mixture.norm_topk_prob =
+      (family.softmax_scores && !family.reads_norm) ||
+      settings.flag(kNormalised, settings.has(kNormalised) ? family.normalised_null : family.normalised);
   parse_groups(settings, family, mixture);
   settings.only("num_experts", mixture.num_experts);
   settings.only("shared_expert_intermediate_size", nullptr);
@@ -144,8 +146,7 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
     return;
   }
   constexpr const char* kDense = "first_k_dense_replace";
-  // Which Hunyuan 4's and GLM-5.3's classes do not read.
-  if (family.stacked || of_class.glm5_next) settings.only(kDense, family.dense_layers);
+  if (family.by_types_alone) settings.only(kDense, family.dense_layers);
   const int64_t dense = settings.size_from_zero(kDense, kMaxLayers, family.dense_layers);
   for (int64_t layer = 0; layer < layers; ++layer) mixture.sparse.push_back(layer >= dense);
 }

@@ -236,8 +236,11 @@ void parse_rotary_dim(const ConfigReader& settings, const FamilyRope& family,
                       const std::vector<ConfigReader>& objects, Config& config) {
   constexpr const char* kKey = "partial_rotary_factor";
   if (config.is_latent()) {  // has it
-    settings.only(kKey, 1);
-    for (const ConfigReader& object : objects) object.only(kKey, 1);
+    const double share = family.share_of_key ? static_cast<double>(config.latent.qk_rope_head_dim) /
+                                                   static_cast<double>(config.head_dim)
+                                             : 1.0;
+    settings.only(kKey, share);
+    for (const ConfigReader& object : objects) object.only(kKey, share);
     return;
   }
   config.rotary_dim = config.head_dim;

@@ -78,12 +78,12 @@ enum class NoRope {
 enum class RopeTypes {
   kUsual,         // all but proportional
   kLongrope,      // default and longrope (Phi-3)
-  kYarn,          // yarn alone, with a scale of queries (Ministral 3)
+  kYarn,          // yarn alone, with a scale of queries (Ministral 3, Mistral 4)
   kProportional,  // default and proportional, of each kind of layer its own object (Gemma 4)
 };
 
 /// The object that a class takes where the file has none (rope_defaults.h); none: plain rotation.
-enum class ClassRope { kNone, kGemma4, kGptOss, kMinistral3, kMistralLarge4 };
+enum class ClassRope { kNone, kGemma4, kGptOss, kMinistral3, kMistral4, kMistralLarge4 };
 
 struct FamilyRope {
   double theta = 1e4;
@@ -99,6 +99,7 @@ struct FamilyRope {
   bool reads_alpha = false;             // of type dynamic: a base stretched once for all, whatever the length
   bool image_keys = false;              // mrope_section and mrope_interleaved may be there
   ClassRope of_class = ClassRope::kNone;
+  bool share_of_key = false;  // of latent attention: partial_rotary_factor is what of a key rotates, not 1
   bool null_is_ambiguous = false;  // transformers 4 and 5 read a null rope_scaling differently
 };
 
@@ -147,9 +148,11 @@ struct FamilyExperts {
   int64_t experts = 0, width = 0, groups = 1, topk_groups = 1, dense_layers = 1;
   double scale = 1.0;
   int64_t per_token = 8;        // num_experts_per_tok
-  bool softmax_scores = false;  // without a correction, and weights always sum to 1
-  bool by_layer_types = false;  // mlp_layer_types says more than first_k_dense_replace
-  bool stacked = false;         // in two tensors for all, and what they gate is clamped (swiglu_limit)
+  bool softmax_scores = false;  // without a correction, and weights sum to 1 unless reads_norm
+  bool wide_logits = false;     // the router's are float32 or wider
+  bool by_layer_types = false;  // mlp_layer_types says more than first_k_dense_replace ...
+  bool by_types_alone = false;  // ... which the class does not read
+  bool stacked = false;         // in two tensors for all
 };
 
 /// A multimodal model of which the family may be the text part.
@@ -170,6 +173,14 @@ struct FamilyStateSpace {
   const char* width = nullptr;  // a key of the width, which null leaves at mamba_expand hidden_size
   int64_t width_absent = 0;
   bool beside_attention = false;  // and the multipliers that Falcon-H1 has
+};
+
+/// The sizes of latent attention where the keys are absent.
+struct FamilyLatent {
+  int64_t kv_lora_rank = 512, q_lora_rank = 1536;  // 0: queries are projected at once
+  int64_t qk_nope_head_dim = 128, v_head_dim = 128;
+  bool other_head_dim = false;  // files hold another head_dim than qk_rope_head_dim, which nothing reads
+  bool reads_norm_eps = false;  // norms of latents have rms_norm_eps, not 1e-6
 };
 
 /// What the class calls its modules.
@@ -222,7 +233,7 @@ struct Family {
   std::optional<double> final_softcapping = std::nullopt;
   bool pretraining_tp_unread = false;   // a published file holds another number than 1
   const char* bidirectional = nullptr;  // what use_bidirectional_attention may say besides false
-  bool latent = false;                  // latent attention
+  std::optional<FamilyLatent> latent = std::nullopt;  // latent attention
   bool trained_positions = false;       // LatentAttentionSettings::trained_positions
   Indexers indexers = Indexers::kNone;
   int64_t index_heads = 64;       // index_n_heads where it is absent

@@ -40,6 +40,7 @@ struct MixtureSettings {
   /// (e_score_correction_bias, which no gradient reaches).
   bool corrected = false;
   bool wide_logits = false;   // mistral_large4_text: the router's are float32 or wider, as corrected ones are
+  bool no_router_loss = false;  // mistral4, mistral_large4_text: their classes have none
   double added_to_sum = 0.0;  // to what chosen scores are divided by
   double least_sum = 0.0;     // ernie4_5_moe (moe_norm_min): what they are divided by at least
   int64_t n_group = 1;
@@ -49,14 +50,14 @@ struct MixtureSettings {
   /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
   /// each; each expert's weight is multiplied by a trained number.
   bool next_to_mlp = false;
-  bool stacked = false;  // hy_v4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
+  bool stacked = false;  // hy_v4, mistral4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
   /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether
   /// a token's experts are those of a table (mlp.gate.tid2eid), weighted by their scores. Empty: in none.
   bool sqrt_softplus_scores = false;
   std::vector<bool> hashed = {};
   bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
   /// Whether transformers' classes have a loss that balances the experts, of the softmax of their scores.
-  bool has_router_loss() const { return !sigmoid_scores && !sqrt_softplus_scores && !wide_logits; }
+  bool has_router_loss() const { return !sigmoid_scores && !sqrt_softplus_scores && !no_router_loss; }
   /// Whether all experts of a layer are two tensors, [out, in] for each.
   bool is_stacked() const { return granite_names || next_to_mlp || stacked; }
 

@@ -42,7 +42,18 @@ inline const nlohmann::json& mistral_large4_rope() {
   return kRope;
 }
 
+// The rope of a Mistral 4 whose file has none: its class's.
+inline const nlohmann::json& mistral4_rope() {
+  static const nlohmann::json kRope = {{"rope_type", "yarn"},   {"rope_theta", 1e4},
+                                       {"factor", 128.0},       {"original_max_position_embeddings", 8192u},
+                                       {"beta_fast", 32.0},     {"beta_slow", 1.0},
+                                       {"mscale_all_dim", 1.0}, {"mscale", 1.0},
+                                       {kQueryScaleBeta, 0.1}};
+  return kRope;
+}
+
 inline const nlohmann::json& class_rope(ClassRope rope) {
+  if (rope == ClassRope::kMistral4) return mistral4_rope();
   if (rope == ClassRope::kMistralLarge4) return mistral_large4_rope();
   if (rope == ClassRope::kGemma4) return gemma4_rope();
   return rope == ClassRope::kGptOss ? gpt_oss_rope() : ministral3_rope();

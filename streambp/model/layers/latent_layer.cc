@@ -30,7 +30,9 @@ at::Tensor queries(const LatentAttention& layer, at::Tensor projected, const Lat
   const LatentHeads& heads = layer.heads;
   const auto parts =
       projected.view({-1, heads.heads, heads.key()}).split_with_sizes({heads.nope, heads.rope}, /*dim=*/2);
-  const at::Tensor q = at::cat({parts[0], rotate(layer, parts[1], positions.rope, ops)}, /*dim=*/2);
+  at::Tensor q = at::cat({parts[0], rotate(layer, parts[1], positions.rope, ops)}, /*dim=*/2);
+  if (positions.query_scales.defined())  // of the queries' type, as transformers has them
+    q.mul_(positions.query_scales.to(q.scalar_type()).view({-1, 1, 1}));
   return layer.scales.are_there() ? scaled_queries(q, positions.logarithms, layer.scales) : q;
 }
 

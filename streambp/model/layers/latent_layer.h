@@ -60,7 +60,8 @@ struct LatentAttention {
 /// Where n tokens stand in their sequences.
 struct LatentPositions {
   const RopeTable& rope;
-  at::Tensor logarithms;  // [n], of 1 + position, where queries are scaled by them
+  at::Tensor logarithms;    // [n], of 1 + position, where queries are scaled by them
+  at::Tensor query_scales;  // [n], what queries are multiplied by (Config::query_scale_beta)
 };
 
 /// What is held of n tokens.

@@ -260,8 +260,6 @@ TEST(ReferenceLatentAttention, RefusesWhatDoesNotGoTogether) {
   refuses([](ModelConfig& config) { config.latent.q_lora_rank = -1; }, "sizes of latent attention");
   refuses([](ModelConfig& config) { config.latent.qk_rope_head_dim = 3; }, "qk_rope_head_dim");
   refuses([](ModelConfig& config) { config.qk_norm = true; }, "qk_norm");
-  refuses([](ModelConfig& config) { config.query_scale_beta = config.query_scale_original = 0.5; },
-          "scale of the queries");
   refuses([](ModelConfig& config) { config.mixture.n_group = 4; }, "n_group");
   refuses([](ModelConfig& config) { config.mixture.n_group = 6; }, "n_group");
   refuses([](ModelConfig& config) { config.mixture.topk_group = 3; }, "topk_group");

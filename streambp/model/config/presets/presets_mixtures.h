@@ -133,6 +133,26 @@ inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts
   "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
   "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
   "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}})";
+// The sizes that transformers' class takes; the base is that of zai-org/GLM-4.7-Flash.
+inline constexpr const char* kGlm47Flash = R"({"n_routed_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 1536,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64,
+  "v_head_dim": 256})";
+inline constexpr const char* kGlm4MoeLiteTiny = R"({"mlp_layer_types": ["dense", "sparse", "sparse"], "n_routed_experts": 6,
+  "num_experts_per_tok": 3, "moe_intermediate_size": 12, "n_shared_experts": 1, "n_group": 2, "topk_group": 2,
+  "routed_scaling_factor": 1.8, "norm_topk_prob": true, "q_lora_rank": 9, "kv_lora_rank": 11, "qk_nope_head_dim": 8,
+  "qk_rope_head_dim": 4, "v_head_dim": 13})";
+// The sizes that transformers' class takes, those of Mistral Small 4 (119 billion parameters).
+inline constexpr const char* kMistralSmall4 = R"({"n_routed_experts": 128, "num_experts_per_tok": 4, "moe_intermediate_size": 2048,
+  "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
+  "first_k_dense_replace": 0, "q_lora_rank": 1024, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "rope_scaling": {"rope_type": "yarn", "factor": 128.0, "original_max_position_embeddings": 8192,
+  "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}})";
+inline constexpr const char* kMistral4Tiny = R"({"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+  "n_shared_experts": 2, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.3, "norm_topk_prob": true,
+  "first_k_dense_replace": 1, "q_lora_rank": 9, "kv_lora_rank": 11, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6,
+  "v_head_dim": 13, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8,
+  "mscale": 0.7, "mscale_all_dim": 0.9, "llama_4_scaling_beta": 0.3}})";
 inline constexpr const char* kGlm45Air = R"({"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "attention_bias": true, "use_qk_norm": false, "partial_rotary_factor": 0.5})";

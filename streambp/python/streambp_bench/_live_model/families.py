@@ -38,6 +38,6 @@ ENGINE_PARTS = {
     ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias",
 }
 # Model types whose files have the experts of a layer in two tensors, as transformers does.
-WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text")
+WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text", "mistral4")
 # What a whole class's forward leaves out of its text config.
 NOT_RUN = {"Gemma3ForConditionalGeneration": {"final_logit_softcapping": None}}
