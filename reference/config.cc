@@ -49,10 +49,10 @@ void require_valid(const ModelConfig& config, const LatentAttentionSettings& lat
           "expected an even qk_rope_head_dim, got " + std::to_string(latent.qk_rope_head_dim));
   for (int layer = 0; latent.qk_rope_head_dim == 0 && layer < config.num_hidden_layers; ++layer)
     require(!config.rotates(layer), "model", "expected a qk_rope_head_dim where layers rotate");
-  require(!config.qk_norm && !config.fused_projections && !config.attention_output_gate &&
-              config.rotary_dim == 0,
-          "model",
-          "expected latent attention without qk_norm, fused projections, a gate in its queries and rotary_dim");
+  require(
+      !config.qk_norm && !config.fused_projections && !config.attention_output_gate && config.rotary_dim == 0,
+      "model",
+      "expected latent attention without qk_norm, fused projections, a gate in its queries and rotary_dim");
   for (int layer = 0; !latent.sources.empty() && layer < config.num_hidden_layers; ++layer) {
     const int source = config.latent_source(layer);
     require(source >= 0 && source <= layer && config.latent_source(source) == source &&

@@ -58,9 +58,9 @@ struct MixtureSettings {
   bool sqrt_softplus_scores = false;   // DeepSeek V4: scores are sqrt(softplus(z)) of the router's z
   std::vector<bool> hashed = {};  // DeepSeek V4, of each layer: a token's experts are those that gate.tid2eid
                                   // has for it. Empty: in none
-  bool stacked = false;           // Hunyuan 4, Mistral 4: experts in two matrices for all; see parameter_shapes
-  bool granite_names = false;     // Granite: experts in two matrices for all; see parameter_shapes
-  bool added_to_mlp = false;      // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
+  bool stacked = false;        // Hunyuan 4, Mistral 4: experts in two matrices for all; see parameter_shapes
+  bool granite_names = false;  // Granite: experts in two matrices for all; see parameter_shapes
+  bool added_to_mlp = false;   // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
 
 /// The gated delta rule, or a state space, in place of attention; see ops_recurrent.h.

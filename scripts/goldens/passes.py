@@ -32,11 +32,14 @@ class InFloat64(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.Tensor.float:
             func = torch.Tensor.double
-        args = [torch.float64 if value is torch.float32 else value for value in args]
-        kwargs = {
-            key: torch.float64 if value is torch.float32 else value for key, value in (kwargs or {}).items()
-        }
-        return func(*args, **kwargs)
+        # A pass makes a million calls, of which few have a dtype.
+        for value in args:
+            if value is torch.float32:
+                args = [torch.float64 if value is torch.float32 else value for value in args]
+                break
+        if not kwargs:
+            return func(*args)
+        return func(*args, **{key: torch.float64 if value is torch.float32 else value for key, value in kwargs.items()})
 
 
 class ResultCheck(TorchDispatchMode):

@@ -197,10 +197,10 @@ at::Tensor DecoderLayer::attend_latents(const at::Tensor& x, const Rows& rows, c
                                         const LayerRun& run, KeysValues& own) const {
   LatentRows of_rows{before.shared.keys, before.shared.values};  // of a layer that has none of its own
   const PickingRows picking{rows.picks, config_.picker_of(index_), rows.begin, rows.sequence_begin};
-  at::Tensor attended = latent_forward(weights_.latent, mixer_input(x, run.ops),
-                                       {rope_of(rows, /*of_queries=*/false), rows.log_positions,
-                                        rows.query_scales},
-                                       rows.offsets, before.attention, attention_, run.ops, picking, of_rows);
+  at::Tensor attended =
+      latent_forward(weights_.latent, mixer_input(x, run.ops),
+                     {rope_of(rows, /*of_queries=*/false), rows.log_positions, rows.query_scales},
+                     rows.offsets, before.attention, attention_, run.ops, picking, of_rows);
   own = {std::move(of_rows.latents), std::move(of_rows.rotated)};
   return attended;
 }

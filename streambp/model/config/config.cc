@@ -27,14 +27,18 @@ json text_part(const ConfigReader& file, const Family& family) {
   part["model_type"] = family.name;
   const ConfigReader text = file.inner("text_config");
   if (family.step) forget_what_step_renames(text.object(), part);
-  text.only("model_type", part["model_type"]);
+  if (family.alias == nullptr || text.text("model_type").value_or("") != family.alias)
+    text.only("model_type", part["model_type"]);
   constexpr const char* kTied = "tie_word_embeddings";
   // transformers 5 takes the key outside, or its default there. Mistral 3's files may have it inside alone:
   // an own head among the weights is then not tied in transformers either.
-  if (!family.whole.tied_inside && file.find(kTied) == nullptr &&
-      text.flag(kTied, family.tied) != family.tied)
-    text.refuse(kTied, fmt::format("{} or the same key outside text_config, which counts", family.tied));
+  const bool tied = family.whole.tied.value_or(family.tied);
+  const bool is_absent = !family.whole.tied_inside && file.find(kTied) == nullptr;
+  if (is_absent && text.flag(kTied, tied) != tied)
+    text.refuse(kTied, fmt::format("{} or the same key outside text_config, which counts", tied));
   part.update(text.object());
+  part["model_type"] = family.name;
+  if (is_absent) part[kTied] = tied;
   for (const char* key : {kTied, "dtype", "torch_dtype", "quantization_config"}) {
     const json* const outside = file.find(key);
     const json* const inside = text.find(key);

@@ -43,9 +43,11 @@ constexpr const char* kMuseGlimmerText =
   "num_hidden_layers": 52, "num_attention_heads": 32, "num_key_value_heads": 2})";
 constexpr const char* kStep37Text = R"({"vocab_size": 128815, "hidden_size": 4096, "intermediate_size": 11264,
   "num_hidden_layers": 45, "num_attention_heads": 64, "num_key_value_heads": 8})";
-constexpr const char* kDeepseekV3Sizes = R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+constexpr const char* kDeepseekV3Sizes =
+    R"({"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
   "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128})";
-constexpr const char* kMistral4Text = R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 12288,
+constexpr const char* kMistral4Text =
+    R"({"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 12288,
   "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 32})";
 // Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
 constexpr const char* kMistralText = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
@@ -75,7 +77,7 @@ constexpr auto kFamilies = std::to_array<Family>({
    .norm_centers = true, .scales_logits = true,
    .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .reads_period = true, .size = 4096},
    .no_rope = NoRope::kFullLayers, .rope = {.interleaved = true}},
-  {.name = "deepseek_v3", .alias = "kimi_k2", .whole = {.model_type = "kimi_k25", .sizes = kDeepseekV3Sizes}, .positions = 4096, .latent = FamilyLatent{},
+  {.name = "deepseek_v3", .alias = "kimi_k2", .whole = {.model_type = "kimi_k25", .sizes = kDeepseekV3Sizes, .tied = true}, .positions = 4096, .latent = FamilyLatent{},
    .windows = {.layers = WindowLayers::kAll},
    .experts = {.router = Router::kGrouped, .normalised = true, .experts = 256, .width = 2048, .groups = 8,
                .topk_groups = 4, .dense_layers = 3, .scale = 2.5}},
@@ -196,12 +198,12 @@ constexpr auto kFamilies = std::to_array<Family>({
    .mlp_width = "dense_intermediate_size", .rope = {.theta = 5e6, .partial = 1.0},
    .experts = {.router = Router::kBesideDense, .parameters_in_peft = true}},
   {.name = "ministral3",
-   .whole = {.model_type = "mistral3", .sizes = kMinistral3Text, .tied_inside = true}, .positions = 262144,
+   .whole = {.model_type = "mistral3", .sizes = kMinistral3Text, .tied_inside = true, .named = true}, .positions = 262144,
    .rms_norm_eps = 1e-5, .head_dim = 128, .head_dim_disputed = true, .pad_token_id = 11, .bias = kNoBias,
    .windows = {.layers = WindowLayers::kAll}, .rope = {.types = RopeTypes::kYarn, .of_class = ClassRope::kMinistral3}},
   {.name = "mistral", .whole = {.model_type = "mistral3", .sizes = kMistralText, .tied_inside = true},
    .positions = 131072, .bias = kNoBias, .windows = {.layers = WindowLayers::kAllAsStated}},
-  {.name = "mistral4", .whole = {.model_type = "mistral3", .sizes = kMistral4Text, .tied_inside = true},
+  {.name = "mistral4", .whole = {.model_type = "mistral3", .sizes = kMistral4Text, .tied_inside = true, .named = true},
    .positions = 1048576, .pad_token_id = 11,
    .latent = FamilyLatent{.kv_lora_rank = 256, .q_lora_rank = 1024, .qk_nope_head_dim = 64},
    .rope = {.types = RopeTypes::kYarn, .of_class = ClassRope::kMistral4, .share_of_key = true},
@@ -321,8 +323,8 @@ const Family* find_text_family(const std::string& model_type, const std::string&
   const Family* found = nullptr;
   for (const Family& family : kFamilies) {
     if (family.whole.model_type == nullptr || family.whole.model_type != model_type) continue;
-    found = &family;
-    if (family.name == text_type) break;
+    if (family.name == text_type) return &family;
+    if (!family.whole.named) found = &family;
   }
   return found;
 }

@@ -158,8 +158,10 @@ struct FamilyExperts {
 /// A multimodal model of which the family may be the text part.
 struct FamilyWhole {
   const char* model_type = nullptr;
-  const char* sizes = "{}";  // of its text part where text_config lacks them
-  bool tied_inside = false;  // tie_word_embeddings may stand in text_config alone
+  const char* sizes = "{}";                 // of its text part where text_config lacks them
+  bool tied_inside = false;                 // tie_word_embeddings may stand in text_config alone
+  std::optional<bool> tied = std::nullopt;  // the same where it is absent outside, if not the family's own
+  bool named = false;  // text_config has to say its model_type: another family is what is taken without
 };
 
 /// The keys that say Mamba-2's layers, and what the class takes where they are absent.
@@ -234,7 +236,7 @@ struct Family {
   bool pretraining_tp_unread = false;   // a published file holds another number than 1
   const char* bidirectional = nullptr;  // what use_bidirectional_attention may say besides false
   std::optional<FamilyLatent> latent = std::nullopt;  // latent attention
-  bool trained_positions = false;       // LatentAttentionSettings::trained_positions
+  bool trained_positions = false;                     // LatentAttentionSettings::trained_positions
   Indexers indexers = Indexers::kNone;
   int64_t index_heads = 64;       // index_n_heads where it is absent
   bool shared_blocks = false;     // Zamba 2's transformer blocks, before the state space of some layers

@@ -39,10 +39,10 @@ struct MixtureSettings {
   /// The same and ernie4_5_moe: the choice is by scores to which a stored number of each expert is added
   /// (e_score_correction_bias, which no gradient reaches).
   bool corrected = false;
-  bool wide_logits = false;   // mistral_large4_text: the router's are float32 or wider, as corrected ones are
+  bool wide_logits = false;  // mistral_large4_text: the router's are float32 or wider, as corrected ones are
   bool no_router_loss = false;  // mistral4, mistral_large4_text: their classes have none
-  double added_to_sum = 0.0;  // to what chosen scores are divided by
-  double least_sum = 0.0;     // ernie4_5_moe (moe_norm_min): what they are divided by at least
+  double added_to_sum = 0.0;    // to what chosen scores are divided by
+  double least_sum = 0.0;       // ernie4_5_moe (moe_norm_min): what they are divided by at least
   int64_t n_group = 1;
   int64_t topk_group = 1;
   double routed_scaling_factor = 1.0;
@@ -50,7 +50,8 @@ struct MixtureSettings {
   /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
   /// each; each expert's weight is multiplied by a trained number.
   bool next_to_mlp = false;
-  bool stacked = false;  // hy_v4, mistral4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
+  bool stacked =
+      false;  // hy_v4, mistral4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
   /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether
   /// a token's experts are those of a table (mlp.gate.tid2eid), weighted by their scores. Empty: in none.
   bool sqrt_softplus_scores = false;

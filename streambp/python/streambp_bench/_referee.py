@@ -10,6 +10,7 @@ import transformers
 
 from ._library import InputError
 from ._live_model.model import unwrap
+from ._live_model.decoder import text_modules
 from ._live_model.refusals import check_dropout
 from ._log import say
 from ._trainers import objective_of
@@ -76,7 +77,7 @@ class Referee(transformers.TrainerCallback):
         if not self._is_due():
             return self._training_step(*args, **kwargs)
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        check_dropout(unwrap(model)[1])
+        check_dropout(unwrap(model)[1], text_modules(unwrap(model)[1]))
         parameters = dict(model.named_parameters())
         with gradients_apart(parameters.values()):
             loss = self._training_step(*args, **kwargs)

@@ -14,6 +14,7 @@ from ._batch import batch_tensors
 from ._keywords import sort_keywords
 from ._library import InputError, checked, first_line, library, library_path
 from ._live_model.model import Weights, engine_of
+from ._live_model.decoder import text_modules
 from ._live_model.refusals import check_dropout
 
 JUDGE = "libstreambp_judge.so"
@@ -255,7 +256,7 @@ def gradients_apart(parameters):
 
 def _own_gradients(model, weights, parameters, batch):
     """Those of model(**batch, use_cache=False).loss.backward(), from None; .grad is afterwards what it was."""
-    check_dropout(weights.base)
+    check_dropout(weights.base, text_modules(weights.base))
     for name, parameter in parameters.items():
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise InputError(f"{name} has a hook that runs when its gradient is there (an optimizer in the backward pass?), which would run here "

@@ -129,13 +129,14 @@ class Patched(Lane):
 
     def check(self):
         """Raises InputError for what is set on the model that would make its gradients inexact."""
-        self.turn_off_checkpointing(module for _, module in text_modules(self.base))
+        modules = text_modules(self.base)
+        self.turn_off_checkpointing(module for _, module in modules)
         if self.has_changed():
             raise InputError(f"{type(self.base).__name__} has other parameters or modules than when it was patched (adapters added or merged?): call "
                              "streambp_bench.patch() again, on the model as it is now")
-        base, settings = self.base, module_settings(self.base)
-        checks = [lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base), lambda: check_functions(base), lambda: check_attention(base),
-                  lambda: check_parameters(base, patched=True), self._check_hooks, lambda: check_attributes(base, settings)]
+        base, settings = self.base, module_settings(self.base, modules)
+        checks = [lambda: check_config(base), lambda: check_dropout(base, modules), lambda: check_modules(base, modules), lambda: check_functions(modules), lambda: check_attention(base),
+                  lambda: check_parameters(base, patched=True), self._check_hooks, lambda: check_attributes(base, modules, settings)]
         if not self.active:
             checks.append(lambda: check_own_forward(base))
         raise_together(*checks)
@@ -170,7 +171,7 @@ class Patched(Lane):
             return "none"
         settings = {"chunk": str(self.chunk_in_words()), "head_chunk": str(self.head_chunk or "auto"), "dtype": DTYPES[hidden.dtype]}
         shape = shape_of(self.outer, weights, "sft", (1, rounded_up(hidden.shape[0])), settings)
-        widest = max(sum(tensor.numel() for tensor in weights.parameters(names).values()) for names in (self.configuration().layers[0].names, weights.head_names()))
+        widest = max(sum(tensor.numel() for tensor in weights.parameters(names).values()) for names in (self.configuration().layers[0].names, self.configuration().head.names))
         more = hidden.element_size() * (6 * hidden.numel() + 3 * widest)
         self.kept = take(shape, weights, fitting(shape, weights, self.idle_memory, more))
         return self.kept.keep

@@ -16,7 +16,7 @@ import torch
 
 from .._library import InputError, checked, library
 from .adapters import base_name, find_adapter, is_adapter_name
-from .decoder import decoder, is_whole, last_norm, model_class, text_class_name, text_config, text_name
+from .decoder import decoder, fingerprint, is_whole, last_norm, model_class, text_class_name, text_config, text_modules, text_name
 from .families import ENGINE_NAMES, ENGINE_PARTS, NOT_RUN, WHOLE_EXPERTS
 from .refusals import check_class
 from .state import module_settings, notes_on
@@ -66,12 +66,14 @@ class Weights:
         self.source = f"{self.class_name}.config"
         self.adapter = find_adapter(outer, self.base, adapters if isinstance(adapters, str) else None) if adapters else None
         self.adapter_json = self.adapter.json() if self.adapter else ""
-        settings = module_settings(self.base)
+        modules = text_modules(self.base)
+        settings = module_settings(self.base, modules)
         self.notes = notes_on(self.base, settings)
         self.config_json = config_json(self.base, settings)
         self._tied = settings.get("tie_word_embeddings", text_config(self.base).tie_word_embeddings)
         whole_experts = text_config(self.base).model_type in WHOLE_EXPERTS
         self._engine_names = {}
+        self._owners = _owners_of(modules)
         for name, parameter in self._tensors():
             engine_name = self._engine_name(name)
             if engine_name is not None:
@@ -84,8 +86,7 @@ class Weights:
 
     def _tensors(self):
         """(name, tensor) of the base's parameters, then of the buffers that are parameters to the engine, which never have a gradient."""
-        yield from self.base.named_parameters()
-        yield from ((name, buffer) for name, buffer in self.base.named_buffers() if name.endswith(BUFFERS))
+        return ((name, held[key]) for name, (held, key) in self._owners.items())
 
     def _wide(self, tensor):
         return tensor.to(torch.float64 if self.dtype == "float64" else torch.float32)
@@ -162,8 +163,8 @@ class Weights:
 
     def parameters(self, names=None):
         """The model's tensors as they are now, by name; under FSDP2 these change between calls."""
-        all_names = dict(self._tensors())
-        return {name: without_gradient(name, all_names[name]) for name in (self.names if names is None else names)}
+        owners = [(name, *self._owners[name]) for name in (self.names if names is None else names)]
+        return {name: without_gradient(name, held[key]) for name, held, key in owners}
 
     def views_of(self, names, tensors):
         """The engine's {name: view} of `tensors`, which stand for the parameters `names` in the same order; None: left out.
@@ -201,6 +202,7 @@ class Weights:
 
 
 _engines = weakref.WeakKeyDictionary()  # base model -> {adapter's name or None: (key, engine)}
+_texts = weakref.WeakKeyDictionary()  # base model -> (fingerprint of its config and what its modules say, config.json)
 _locks = weakref.WeakKeyDictionary()  # base model -> lock of its .grad
 os.register_at_fork(after_in_child=_locks.clear)  # a lock that another thread held would stay locked there
 
@@ -231,12 +233,16 @@ def config_json(base, of_modules):
     of_modules: what module_settings() has found, which counts. Dropout is 0: check_dropout() looks at the modules.
     """
     name = model_class(base).__name__
+    key = fingerprint(text_config(base)), repr(of_modules)
+    if base in _texts and _texts[base][0] == key:
+        return _texts[base][1]
     settings = json.loads(text_config(base).to_json_string(use_diff=False)) | of_modules | NOT_RUN.get(name, {})
     settings["architectures"] = [text_class_name(base)]
     settings.pop("dtype", None)  # the parameters' own counts
     settings.pop("torch_dtype", None)
-    settings |= {key: 0.0 for key in DROPOUTS if key in settings}
-    return json.dumps(settings)
+    settings |= {name: 0.0 for name in DROPOUTS if name in settings}
+    _texts[base] = key, json.dumps(settings)
+    return _texts[base][1]
 
 
 def without_gradient(name, tensor):
@@ -261,6 +267,20 @@ def _views(name, shape, whole_experts):
                 for e in range(experts) for part, first in ((gate, 0), (up, half))]
     last = down if last == "down_proj" else last
     return [(f"{stem}.{e}.{last}.weight", lambda t, e=e: t[e]) for e in range(experts)]
+
+
+def _owners_of(modules):
+    """{name: (a module's own dict, key)} of parameters, then of BUFFERS, each tensor once: walks of a whole model's take milliseconds."""
+    seen, owners = set(), {}
+    for kind in ("_parameters", "_buffers"):
+        for prefix, module in modules:
+            held = getattr(module, kind)
+            for key, tensor in held.items():
+                name = f"{prefix}.{key}" if prefix else key
+                if tensor is not None and id(tensor) not in seen and (kind == "_parameters" or name.endswith(BUFFERS)):
+                    seen.add(id(tensor))
+                    owners[name] = held, key
+    return owners
 
 
 def _short(dtype):

@@ -60,9 +60,11 @@ def check_state(base, patched=False):
 
     patched: for patch(), whose gradients flow through torch's autograd: sharded parameters and hooks on parameters are then welcome.
     """
-    raise_together(lambda: check_checkpointing(base), lambda: check_config(base), lambda: check_dropout(base), lambda: check_modules(base),
-                   lambda: check_own_forward(base), lambda: check_functions(base), lambda: check_attention(base), lambda: check_hooks(base),
-                   lambda: check_parameters(base, patched), lambda: check_ngrams(base), lambda: check_attributes(base, module_settings(base)))
+    modules = text_modules(base)
+    raise_together(lambda: check_checkpointing(modules), lambda: check_config(base), lambda: check_dropout(base, modules), lambda: check_modules(base, modules),
+                   lambda: check_own_forward(base), lambda: check_functions(modules), lambda: check_attention(base), lambda: check_hooks(modules),
+                   lambda: check_parameters(base, patched), lambda: check_ngrams(base, modules),
+                   lambda: check_attributes(base, modules, module_settings(base, modules)))
 
 
 def check_loss(base, objective):
@@ -87,10 +89,10 @@ def raise_together(*checks):
         raise InputError(f"{len(problems)} obstacles: " + "; ".join(f"({i}) {problem}" for i, problem in enumerate(problems, 1)))
 
 
-def check_ngrams(base):
+def check_ngrams(base, modules):
     """Raises InputError where Qwen4-Exp's n-grams are hashed otherwise than its config says: the engine computes what these buffers hold."""
     config = text_config(base)
-    for name, module in text_modules(base):
+    for name, module in modules:
         if not hasattr(module, "layer_multipliers"):
             continue
         made = sys.modules[type(module).__module__]._build_layer_multipliers(config.vocab_size, config.ngram_size, module.ple_layer_index, config.seed)
@@ -99,8 +101,8 @@ def check_ngrams(base):
                 raise InputError(f"{name}.{buffer} is not what the config says of n-grams, which counts here; load the model anew")
 
 
-def check_checkpointing(base):
-    if any(getattr(module, "gradient_checkpointing", False) for _, module in text_modules(base)):
+def check_checkpointing(modules):
+    if any(getattr(module, "gradient_checkpointing", False) for _, module in modules):
         raise InputError("gradient_checkpointing is on: layers would be computed twice over; call model.gradient_checkpointing_disable(), or "
                          "set gradient_checkpointing=False in the trainer's arguments")
 
@@ -114,10 +116,10 @@ def check_config(base):
                          "quantization_config=Mxfp4Config(dequantize=True) or FineGrainedFP8Config(dequantize=True))")
 
 
-def check_dropout(base):
+def check_dropout(base, modules):
     if not base.training:
         return
-    for name, module in text_modules(base):
+    for name, module in modules:
         for key in ("attention_dropout", "residual_dropout"):
             if (getattr(module, key, 0.0) or 0.0) > 0:
                 raise InputError(f"{name}.{key} is {getattr(module, key)} in training mode, expected 0: a chunk that runs again "
@@ -146,9 +148,9 @@ def check_norm_groups(name, norm, config):
                          "this transformers has it so; a newer one reads the config")
 
 
-def check_modules(base):
+def check_modules(base, modules):
     """Whatever computes something else than its class says: offloaded by accelerate, replaced, or with a forward of its own."""
-    for name, module in text_modules(base):
+    for name, module in modules:
         if hasattr(module, "_hf_hook"):
             raise InputError(f"{name or 'model'}: accelerate moves its weights (device_map or cpu_offload), which the engine can't follow; load the "
                              "model on one device")
@@ -167,9 +169,9 @@ def check_modules(base):
                              "remove it")
 
 
-def check_hooks(base):
+def check_hooks(modules):
     """Hooks of the model and of the modules in it: backward() calls none of them."""
-    for name, module in text_modules(base):
+    for name, module in modules:
         for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
             for hook in getattr(module, kind, {}).values():
                 if not is_harmless(hook):

@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from .._library import checked
-from .decoder import decoder
+from .decoder import decoder, fingerprint
 
 # How far float32 and float64 may be apart where they compute the same frequencies.
 ROUNDING = 1e-6
@@ -46,23 +46,32 @@ def hand_over_rope(engine, base, length):
 
 
 def _made_of_config(rotary):
-    key = rotary.config.to_json_string(use_diff=False)
+    """A module of the same class and config, as it is before any pass."""
+    key = fingerprint(rotary.config)
     if rotary not in _fresh or _fresh[rotary][0] != key:
         kind = next(each for each in type(rotary).__mro__ if not each.__module__.startswith("torch.distributed."))
         _fresh[rotary] = key, kind(copy.deepcopy(rotary.config))
-    return copy.deepcopy(_fresh[rotary][1])
+    fresh = _fresh[rotary][1]
+    return copy.deepcopy(fresh) if any(map(_follows_length, _types_of(fresh).values())) else fresh
+
+
+def _types_of(rotary):
+    return rotary.rope_type if isinstance(rotary.rope_type, dict) else {"": rotary.rope_type}
+
+
+def _follows_length(rope_type):
+    return "dynamic" in rope_type or rope_type == "longrope"
 
 
 def _ropes(rotary, length):
     """{0 or 1: (inverse frequencies [R / 2] float64 on the CPU, attention factor)} after the module's own update for this length."""
-    types = rotary.rope_type if isinstance(rotary.rope_type, dict) else {"": rotary.rope_type}
     found = {}
-    for layer_type, rope_type in types.items():
+    for layer_type, rope_type in _types_of(rotary).items():
         prefix = f"{layer_type}_" if layer_type else ""
         if prefix not in KINDS or not hasattr(rotary, f"{prefix}inv_freq"):
             continue
         buffer = getattr(rotary, f"{prefix}inv_freq")
-        if length is not None and ("dynamic" in rope_type or rope_type == "longrope"):
+        if length is not None and _follows_length(rope_type):
             last = torch.tensor([[length - 1]], device=buffer.device)
             with torch.no_grad():
                 rotary(torch.zeros(1, 1, 1, device=buffer.device), last, **({"layer_type": layer_type} if layer_type else {}))

@@ -18,7 +18,7 @@ import torch
 from transformers import initialization
 
 from .._library import InputError
-from .decoder import model_class, text_config, text_modules
+from .decoder import fingerprint, model_class, text_config, text_modules
 
 # Numbers, words and switches: what a forward may read of a module next to its parameters.
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -33,13 +33,13 @@ SETTINGS = {"router_aux_loss_coef": "router_aux_loss_coef", "top_k": "num_expert
 KNOWN = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
 
 
-def module_settings(base):
+def module_settings(base, modules):
     """{key of config.json: value} where modules of a transformers model agree on another value than its config has.
 
     Also tie_word_embeddings: whether the head's weight is the embedding's now.
     """
     values, config = {}, text_config(base)
-    for _, module in text_modules(base):
+    for _, module in modules:
         if not type(module).__module__.startswith("transformers.models."):
             continue
         for attribute, key in SETTINGS.items():
@@ -65,7 +65,7 @@ def _own(module):
 
 
 def notes_on(base, settings):
-    """A line for each of module_settings(base)."""
+    """A line for each of module_settings()."""
     return [f"{key} is {value} in the model's modules, {getattr(text_config(base), key, None)} in its config: the modules are what runs"
             for key, value in settings.items() if key != "tie_word_embeddings"]
 
@@ -85,10 +85,10 @@ def plain_attributes(module):
     return found
 
 
-def state_of(base):
+def state_of(modules):
     """{module's name: (class, plain attributes)}; without PEFT's modules, which adapters.py checks, under the names of their base layers."""
     state = {}
-    for name, module in text_modules(base):
+    for name, module in modules:
         kind = type(module)
         if kind.__module__.startswith(("transformers.", "torch.nn.modules.activation", "torch.nn.modules.sparse")):
             state[name.replace(".base_layer", "")] = (f"{kind.__module__}.{kind.__qualname__}", plain_attributes(module))
@@ -98,22 +98,22 @@ def state_of(base):
 _expected = weakref.WeakKeyDictionary()  # base model -> (text of its config and settings, state of a model made of them)
 
 
-def check_attributes(base, settings):
+def check_attributes(base, modules, settings):
     """Raises InputError for a module whose attributes are not those of a model that is made of this config with `settings`."""
-    key = base.config.to_json_string(use_diff=False) + repr(sorted(settings.items(), key=str))
+    key = fingerprint(base.config) + repr(sorted(settings.items(), key=str))
     if base not in _expected or _expected[base][0] != key:
         config = copy.deepcopy(base.config)
         config._attn_implementation = "eager"  # of which nothing is asked here: another may not be installed
         for name, value in settings.items():
             setattr(config.get_text_config(), name, value)
         with torch.device("meta"), initialization.no_init_weights():
-            _expected[base] = key, state_of(model_class(base)(config))
+            _expected[base] = key, state_of(text_modules(model_class(base)(config)))
     expected = _expected[base][1]
-    for name, module in text_modules(base):
+    for name, module in modules:
         for attribute in vars(module):
             if f"{name}.{attribute}" in expected:  # a function, say, where an activation was
                 raise InputError(f"{name}.{attribute}: is {vars(module)[attribute]!r}, its config makes it a {expected[f'{name}.{attribute}'][0]}; make the model anew")
-    for name, (kind, attributes) in state_of(base).items():
+    for name, (kind, attributes) in state_of(modules).items():
         if name not in expected:
             continue  # of an adapter, or a module that a refusal of its own names
         expected_kind, others = expected[name]
@@ -126,9 +126,9 @@ def check_attributes(base, settings):
                                  "set it back, or change the config before the model is made")
 
 
-def check_functions(base):
+def check_functions(modules):
     """Raises InputError for a forward, of a class of modules or next to it in the same file, that is not transformers' or torch's own."""
-    classes = {kind for kind in (type(module) for _, module in text_modules(base)) if kind.__module__.startswith(("transformers.", "torch.nn."))}
+    classes = {kind for kind in (type(module) for _, module in modules) if kind.__module__.startswith(("transformers.", "torch.nn."))}
     for kind in sorted(classes, key=lambda each: each.__qualname__):
         owner = next(each for each in kind.__mro__ if "forward" in each.__dict__)
         forward = owner.__dict__["forward"]

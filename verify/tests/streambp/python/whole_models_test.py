@@ -60,6 +60,15 @@ if hasattr(transformers, "MiniMaxM3VLConfig"):  # since 5.24
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"], "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
     }, {"image_token_index": 60, "video_token_index": 59, "projector_hidden_size": 16})
+LATENT = {**{key: value for key, value in TEXT.items() if key != "head_dim"}, "num_key_value_heads": 2, "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+          "moe_intermediate_size": 12, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nope_head_dim": 6, "qk_rope_head_dim": 6, "v_head_dim": 4}
+if hasattr(transformers, "Mistral4Config"):
+    MODELS["mistral4"] = ("Mistral3", {**TOWER, "model_type": "pixtral", "head_dim": 8}, {
+        **LATENT, "model_type": "mistral4", "rope_parameters": {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 0.7,
+                                                                "mscale_all_dim": 0.9, "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.5},
+    }, {"image_token_index": 60})
+if hasattr(transformers, "Kimi_K25Config"):
+    MODELS["kimi_k25"] = ("Kimi_K25", {**TOWER, "patch_size": 4}, {**LATENT, "model_type": "deepseek_v3", "n_group": 2, "topk_group": 1}, {"image_token_id": 60, "video_token_id": 59})
 OTHER_CLASSES = {"MiniMaxM3VL": "MiniMaxM3Sparse"}  # whose names are not their config's
 RIGHT_ALONE = ("minimax_m3",)  # whose own code counts padding on the left, and other documents, into blocks of keys
 if hasattr(transformers, "Glm5NextConfig"):  # layer 2 sees the groups of rows that layer 1 has picked

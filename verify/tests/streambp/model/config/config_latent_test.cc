@@ -1,4 +1,5 @@
-// DeepSeek V3 and GLM-4.5 in config.json: latent attention, routers of sigmoids, and refusals by name.
+// DeepSeek V3, GLM-4.5 and 4.7 Flash and Mistral 4 in config.json: latent attention, routers of sigmoids, and
+// refusals by name.
 #include <cmath>
 
 #include "verify/tests/streambp/model/config_testing.h"
@@ -146,6 +147,57 @@ TEST(Glm4Moe, ReadsItsSettings) {
   const Config groups = read_config(kModels / "glm4-moe-groups" / "config.json");
   EXPECT_EQ(groups.rotary_dim, groups.head_dim);
   EXPECT_EQ(groups.mixture.shared_expert_intermediate_size, 15);
+}
+
+TEST(KimiK25, IsADeepseekV3InAWholeModel) {
+  const json text = with(deepseek(), {{"tie_word_embeddings", false}});
+  json whole = {{"model_type", "kimi_k25"}, {"tie_word_embeddings", false}, {"text_config", text}};
+  EXPECT_EQ(parse(whole), parse(text));
+  whole["text_config"]["model_type"] = "kimi_k2";  // of the files of its own code
+  EXPECT_EQ(parse(whole), parse(text));
+  whole.erase("tie_word_embeddings");  // where the class of the whole says true
+  EXPECT_TRUE(refuses(whole, "tie_word_embeddings is false", "outside text_config"));
+  whole["text_config"].erase("tie_word_embeddings");
+  EXPECT_TRUE(parse(whole).tie_word_embeddings);
+}
+
+TEST(Glm4MoeLite, ReadsWhatItsFilesLeaveOut) {
+  json config = with(without(small_config("glm4_moe_lite"), "head_dim"), {{"num_key_value_heads", 6}});
+  const Config parsed = parse(config);
+  EXPECT_EQ(parsed.latent, (LatentAttentionSettings{768, 512, 192, 64, 256}));
+  EXPECT_TRUE(parsed.rope_interleaved && parsed.mixture.sigmoid_scores && parsed.mixture.norm_topk_prob);
+  EXPECT_EQ(parsed.mixture.num_experts, 64);
+  EXPECT_EQ(parsed.mixture.num_experts_per_tok, 4);
+  EXPECT_EQ(parsed.mixture.moe_intermediate_size, 1536);
+  EXPECT_EQ(parsed.mixture.routed_scaling_factor, 1.8);
+  EXPECT_FALSE(parsed.mixture.sparse[0] || !parsed.mixture.sparse[1]);
+  // Which the class does not read; published files have it.
+  EXPECT_EQ(parse(with(config, {{"first_k_dense_replace", 1}})), parsed);
+  EXPECT_TRUE(refuses(with(config, {{"first_k_dense_replace", 2}}), "first_k_dense_replace is 2", "1"));
+}
+
+TEST(Mistral4, ReadsWhatItsFilesLeaveOut) {
+  json config = with(without(without(small_config("mistral4"), "head_dim"), "rope_theta"),
+                     {{"num_key_value_heads", 6}});
+  const Config parsed = parse(config);
+  EXPECT_EQ(parsed.latent, (LatentAttentionSettings{1024, 256, 64, 64, 128}));
+  EXPECT_EQ(parsed.rope.type, RopeType::kYarn);
+  EXPECT_EQ(parsed.rope.factor, 128.0);
+  EXPECT_EQ(parsed.query_scale_beta, 0.1);
+  EXPECT_EQ(parsed.query_scale_original, 8192);
+  const double scale = 0.1 * std::log(128.0) + 1.0;
+  EXPECT_DOUBLE_EQ(parsed.attention_scale, scale * scale / std::sqrt(128.0));
+  const MixtureSettings& mixture = parsed.mixture;
+  EXPECT_TRUE(!mixture.sigmoid_scores && !mixture.corrected && !mixture.wide_logits && mixture.stacked);
+  EXPECT_TRUE(mixture.norm_topk_prob && mixture.sparse[0] && !mixture.has_router_loss());
+  EXPECT_EQ(mixture.num_experts, 128);
+  EXPECT_EQ(mixture.num_experts_per_tok, 4);
+  EXPECT_FALSE(parse(with(config, {{"norm_topk_prob", false}})).mixture.norm_topk_prob);
+  EXPECT_EQ(parse({{"model_type", "mistral3"}, {"text_config", config}}), parsed);
+  EXPECT_TRUE(has_parameter(parsed, "model.layers.0.mlp.experts.gate_up_proj", {128, 4096, 48}));
+  // Half of a key rotates, and no other part may.
+  EXPECT_EQ(parse(with(config, {{"partial_rotary_factor", 0.5}})), parsed);
+  EXPECT_TRUE(refuses(with(config, {{"partial_rotary_factor", 1.0}}), "partial_rotary_factor is 1", "0.5"));
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ const std::map<std::string, int64_t> kOfClasses = {
     {"zamba2-7b", 7'356'749'648},
     {"deepseek-v4-flash", 284'325'869'015 + 40 * 256 + 3 * 129280 * 6},
     {"mistral-large-4", 1'050'118'202'912},
+    {"mistral-small-4", 118'972'826'624},
+    {"glm-4.7-flash", 29'943'390'976 + 46 * 64},  // and the corrections of its routers' choices
     {"qwen4-exp", 176'943'899'520},
     {"minimax-m3", 426'174'565'632 + 57 * 128},
     {"glm-5.3-flash", 313'326'816'766 + 42 * 288},
