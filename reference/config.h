@@ -94,6 +94,7 @@ struct ModuleNames {
   std::string attention = "self_attn";
   std::string out = "o_proj", q_norm = "q_norm", k_norm = "k_norm", gate = "gate_proj", up = "up_proj";
   std::string before_attention = "input_layernorm", before_mlp = "post_attention_layernorm";
+  std::string after_attention = "", after_mlp = "";  // of a sandwich; empty: those of LayerNorms
 };
 
 /// What Gemma 4 changes in some of its layers and gives to all of them. A full layer is one without a window.
@@ -291,8 +292,8 @@ struct LayerNorms {
 /// Before attention and MLP `input_layernorm` and `post_attention_layernorm`. In a sandwich
 /// `input_layernorm`, `post_attention_layernorm`, `pre_feedforward_layernorm` and
 /// `post_feedforward_layernorm`, the last three of which are with glm_norm_names `post_self_attn_layernorm`,
-/// `post_attention_layernorm` and `post_mlp_layernorm`. In a parallel layer `input_layernorm` alone. With
-/// norm_after the names of a sandwich, of what comes after alone.
+/// `post_attention_layernorm` and `post_mlp_layernorm`, or those of ModuleNames. In a parallel layer
+/// `input_layernorm` alone. With norm_after the names of a sandwich, of what comes after alone.
 LayerNorms layer_norms(const ModelConfig& config, int layer);
 
 /// The name and shape (rows, columns) of every parameter. Names are those of transformers 5's modules:

@@ -136,6 +136,7 @@ reference::CompressedSettings reference_compressed(const CompressedSettings& com
 }
 
 reference::ModuleNames reference_modules(const FamilyModules& modules) {
+  const auto or_none = [](const char* name) { return std::string(name == nullptr ? "" : name); };
   return {.recurrence = modules.recurrence,
           .mlp = modules.mlp,
           .gate_up = modules.gate_up,
@@ -147,7 +148,9 @@ reference::ModuleNames reference_modules(const FamilyModules& modules) {
           .gate = modules.gate,
           .up = modules.up,
           .before_attention = modules.before_attention,
-          .before_mlp = modules.before_mlp};
+          .before_mlp = modules.before_mlp,
+          .after_attention = or_none(modules.after_attention),
+          .after_mlp = or_none(modules.after_mlp)};
 }
 
 reference::Gemma4Settings reference_gemma4(const Config& config) {

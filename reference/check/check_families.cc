@@ -391,7 +391,8 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"mistral_large4", tiny_mistral_large4()},
           {"minimax_m3", tiny_minimax_m3()},
           {"glm5_next", tiny_glm5_next()},
-          {"qwen4_exp", tiny_qwen4_exp()}};
+          {"qwen4_exp", tiny_qwen4_exp()},
+          {"lfm3", tiny_lfm3()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

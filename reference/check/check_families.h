@@ -67,6 +67,9 @@ ModelConfig tiny_lfm2();
 /// The same with experts of sigmoids in the second layer.
 ModelConfig tiny_lfm2_moe();
 
+/// A convolution, and attention in a window, with a gate of each head and norms of what either gives.
+ModelConfig tiny_lfm3();
+
 /// Experts next to the shared MLP in both layers of tiny_granite_hybrid().
 ModelConfig tiny_granite_hybrid_moe();
 

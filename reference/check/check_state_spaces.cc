@@ -47,6 +47,19 @@ ModelConfig tiny_lfm2() {
   return config;
 }
 
+ModelConfig tiny_lfm3() {
+  ModelConfig config = tiny_lfm2();
+  config.modules.out = "o_proj";
+  config.modules.before_attention = "operator_norm";
+  config.modules.after_attention = "post_operator_norm";
+  config.modules.before_mlp = "ffn_norm";
+  config.modules.after_mlp = "post_ffn_norm";
+  config.sandwich_norms = config.gates_heads = true;
+  config.windows = {0, 2};
+  config.local_rope = RopeSettings{.theta = 7.0};
+  return config;
+}
+
 ModelConfig tiny_hunyuan() {
   ModelConfig config = tiny_model();
   config.qk_norm = true;

@@ -237,6 +237,13 @@ ADAPTERS = {
     "lfm2-lora-saved": Adapter(
         "lfm2", "b2_right", {"target_modules": ["in_proj", "w1"], "modules_to_save": ["conv.conv", "operator_norm"]}, seed=258
     ),
+    "lfm3-lora-all_linear": Adapter("lfm3", "b2_left", {"target_modules": "all-linear"}, seed=282),
+    "lfm3-lora-saved": Adapter(
+        "lfm3",
+        "b2_right",
+        {"target_modules": ["in_proj", "g_proj", "w2"], "modules_to_save": ["conv.conv", "post_operator_norm", "q_norm"]},
+        seed=283,
+    ),
     "ernie4-5-lora-all_linear": Adapter("ernie4-5", "b2_right", {"target_modules": "all-linear"}, seed=247),
     "ernie4-5-moe-lora-all_linear": Adapter("ernie4-5-moe", "b2_left", {"target_modules": "all-linear"}, seed=259),
     "lfm2-moe-lora-all_linear": Adapter("lfm2-moe", "b2_left", {"target_modules": "all-linear"}, seed=260),

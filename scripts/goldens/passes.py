@@ -221,6 +221,8 @@ def as_in_file(tensors, model_type=None):
         if model_type == "hy_v4":
             for in_transformers, in_file in HUNYUAN_NAMES.items():
                 name = name.replace(in_transformers, in_file)
+        if model_type == "lfm3":
+            name = name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
         if model_type == "glm5_next_text":
             for in_transformers, in_file in GLM5_NEXT_NAMES.items():
                 name = name.replace(in_transformers, in_file)

@@ -209,6 +209,8 @@ void parse_step(const ConfigReader& settings, Config& config);
 /// the state space are.
 void parse_block_heads(const ConfigReader& settings, Config& config);
 void parse_shared_blocks(const ConfigReader& settings, Config& config);
+/// LFM3's: its layers of each kind, their convolutions, gates of heads, and norms of outputs.
+void parse_lfm3(const ConfigReader& settings, const Family& family, Config& config);
 /// Likewise DeepSeek V4's, of attention, streams and indexers; and its mixture.
 nlohmann::json in_words_of_deepseek_v4(const ConfigReader& settings);
 void parse_compressed(const ConfigReader& settings, Config& config);

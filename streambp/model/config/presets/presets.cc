@@ -220,6 +220,7 @@ constexpr Preset kPresets[] = {
   {"lfm2-350m",       "lfm2",        65536, 1024, 16, 16, 8,  64,  6656, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"lfm2-1.2b",       "lfm2",        65536, 2048, 16, 32, 8,  64, 12288, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"lfm2-8b-a1b",     "lfm2_moe",    65536, 2048, 24, 32, 8,  64,  7168, 128000, 1e-5, 1e6, true,  kB16, kLfm2Moe8B},
+  {"lfm3-1.7b",       "lfm3",       128000, 2048, 24, 16, 4, 128,  7680, 128000, 1e-5, 0,   true,  kB16, kLfm3},
   {"nemotron-h-8b",   "nemotron_h", 131072, 4096, 52, 32, 8, 128, 21504,   8192, 1e-5, 0,   false, kB16, kNemotronH8},
   {"nemotron-3-nano-30b-a3b", "nemotron_h", 131072, 2688, 52, 32, 2, 128, 1856, 262144, 1e-5, 0, false, kB16, kNemotron3Nano},
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
@@ -256,6 +257,7 @@ constexpr Preset kPresets[] = {
   {"granite-4.0-h-cpu", "granitemoehybrid", 32000, 512, 4, 8, 4, 64, 1536, 32768, 1e-5, 1e4, false, kF32, kGraniteHybridCpu},
   {"falcon-h1-cpu",   "falcon_h1",   32000,  512,  4,  8, 2,  64,  1024,  32768, 1e-5, 1e6, false, kF32, kFalconCpu},
   {"lfm2-cpu",        "lfm2",        32000,  512,  4,  8, 4,  64,  1536,  32768, 1e-5, 1e6, true,  kF32, kLfm2Cpu},
+  {"lfm3-cpu",        "lfm3",        32000,  512,  4,  8, 2,  64,  1536,  32768, 1e-5, 0,   true,  kF32},
   {"zamba2-cpu",      "zamba2",      32000,  512,  4,  8, 8,   0,  1536,   4096, 1e-5, 1e4, true,  kF32, kZamba2Cpu},
   // For tests: sizes that differ from each other, and windows and scaling that start within a few dozen tokens.
   {"qwen3-tiny",      "qwen3",         101,   32,  2,  4, 2,  16,    44,    512, 1e-6, 1e4, false, kF64},
@@ -298,6 +300,7 @@ constexpr Preset kPresets[] = {
   {"granite-hybrid-moe-tiny", "granitemoehybrid", 101, 32, 2, 4, 2, 8, 20, 512, 1e-5, 1e4, true,  kF64, kGraniteHybridMoeTiny},
   {"falcon-h1-tiny",  "falcon_h1",     101,   32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, false, kF64, kFalconTiny},
   {"lfm2-moe-tiny",   "lfm2_moe",      101,   32,  3,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kLfm2MoeTiny},
+  {"lfm3-tiny",       "lfm3",          101,   32,  4,  4, 2,   8,    44,    512, 1e-5, 0,   true,  kF64, kLfm3Tiny},
   {"granite-moe-tiny", "granitemoe",   101,   32,  2,  4, 2,   8,    20,    512, 1e-5, 1e4, true,  kF64, kGraniteMoeTiny},
   {"ernie4-5-moe-tiny", "ernie4_5_moe", 101,  32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kErnie45MoeTiny},
   {"deepseek-v3-tiny", "deepseek_v3",  101,   32,  3,  4, 4,   0,    44,    128, 1e-6, 500, false, kF64, kDeepseekV3Tiny},

@@ -4,12 +4,12 @@
 FAMILIES = (
     "Bamba", "Cohere", "Cohere2", "DeepseekV3", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "FalconH1", "Gemma", "Gemma2", "Gemma3",
     "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "GlmMoeDsa", "GptOss", "Granite", "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "Helium",
-    "HYV4", "HunYuanDenseV1", "KimiLinear", "Lfm2", "Lfm2Moe", "Llama", "MiniMaxM2", "MiniMaxM3VL", "Ministral3", "Mistral", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
+    "HYV4", "HunYuanDenseV1", "KimiLinear", "Lfm2", "Lfm2Moe", "Lfm3", "Llama", "MiniMaxM2", "MiniMaxM3VL", "Ministral3", "Mistral", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
     "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text", "Qwen4Exp", "SeedOss", "SmolLM3", "Zamba2",
 )
 # Those of which transformers has no class with a score.
 UNSCORED = ("Bamba", "Cohere", "Cohere2", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "FalconH1", "Gemma3", "Gemma4", "Glm4Moe", "GlmMoeDsa", "Granite",
-            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "MiniMaxM2", "MiniMaxM3VL", "NemotronH", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "Lfm3", "MiniMaxM2", "MiniMaxM3VL", "NemotronH", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
     f"{family}ForSequenceClassification" for family in FAMILIES if family not in UNSCORED)
 # A whole model's class: what its decoder and its head alone would be, by the decoder's class.

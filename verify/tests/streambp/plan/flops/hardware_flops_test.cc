@@ -161,6 +161,7 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
                            "granite-hybrid-moe-tiny",
                            "ernie4-5-moe-tiny",
                            "lfm2-moe-tiny",
+                           "lfm3-tiny",
                            "falcon-h1-tiny",
                            "kimi-linear-tiny",
                            "step3p7-tiny",
