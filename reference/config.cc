@@ -288,7 +288,7 @@ LayerNorms layer_norms(const ModelConfig& config, int layer) {
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
   }
   const ModuleNames& modules = config.modules;
-  if (config.sandwich_norms && !modules.after_attention.empty())
+  if (config.sandwich_norms && !modules.after_mlp.empty())
     return {modules.before_attention, modules.after_attention, modules.before_mlp, modules.after_mlp};
   if (config.sandwich_norms) {
     return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",

@@ -60,6 +60,8 @@ struct MixtureSettings {
                                   // has for it. Empty: in none
   bool stacked = false;           // Hunyuan 4: experts in two matrices for all; see parameter_shapes
   bool granite_names = false;     // Granite: experts in two matrices for all; see parameter_shapes
+  int moe_hidden_size = 0;        // Muse Spark; see Layers::narrow_experts. 0: experts read hidden_size
+  double router_factor = 1.0;     // Muse Spark: of the router's logits
   bool added_to_mlp = false;      // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
 
@@ -140,10 +142,11 @@ struct ModelConfig {
   /// multiplies by its weight whatever norm_adds_one says, and those of outputs have post_norm_eps.
   bool plain_norms = false;
   double post_norm_eps = 0.0;
-  bool norm_centers = false;         // Cohere: norms are of what they read less its mean
-  bool parallel = false;             // Cohere: attention and MLP read one norm of the layer's input
-  double embedding_scale = 1.0;      // Granite's embedding_multiplier
-  double residual_multiplier = 1.0;  // Granite: of what attention and MLP add to the residual stream
+  double residual_temperature = 0.0;  // Muse Spark; see Layers::gated_sum. 0: halves are added
+  bool norm_centers = false;          // Cohere: norms are of what they read less its mean
+  bool parallel = false;              // Cohere: attention and MLP read one norm of the layer's input
+  double embedding_scale = 1.0;       // Granite's embedding_multiplier
+  double residual_multiplier = 1.0;   // Granite: of what attention and MLP add to the residual stream
   /// Falcon-H1: factors of what q_proj and v_proj, k_proj, the output's projection, gate and down give.
   double query_multiplier = 1.0, key_multiplier = 1.0, attention_multiplier = 1.0, gate_multiplier = 1.0,
          down_multiplier = 1.0;

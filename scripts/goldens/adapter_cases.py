@@ -356,6 +356,18 @@ ADAPTERS = {
     ),
     # Every linear map, indexers' among them, whose adapters have a part in choices and no gradient.
     "qwen4-exp-lora-all_linear": Adapter("qwen4-exp", "b2_right", {"target_modules": "all-linear"}, seed=285),
+    # Every linear map but experts' and routers', which are no modules of PEFT's.
+    "muse-spark-lora-all_linear": Adapter("muse-spark", "b2_left", {"target_modules": "all-linear"}, seed=286),
+    "muse-spark-lora-experts": Adapter(
+        "muse-spark",
+        "b2_right",
+        {
+            "target_modules": ["q_proj", "pre_expert_proj", "layers.1.mlp.down_proj"],
+            "target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+            "modules_to_save": ["post_feedforward_layernorm", "pre_expert_norm"],
+        },
+        seed=287,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

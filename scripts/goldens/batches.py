@@ -163,6 +163,7 @@ CASES = {
     "lfm2-sft-packed_jumps": ("lfm2", packed(JUMPS, across=(0,))),
     "lfm3-sft-packed": ("lfm3", packed(TWO_ROWS)),
     "lfm3-plain-sft-packed_jumps": ("lfm3-plain", packed(JUMPS, across=(0,))),
+    "muse-spark-sft-packed": ("muse-spark", packed(TWO_ROWS)),
     "lfm2-moe-sft-packed": ("lfm2-moe", packed(TWO_ROWS)),
     "falcon-h1-sft-packed_long": ("falcon-h1", packed(LONG_ROWS)),
     "falcon-h1-norm-sft-packed_jumps": ("falcon-h1-norm", packed(JUMPS, across=(0,))),

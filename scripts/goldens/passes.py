@@ -23,6 +23,7 @@ MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
     *("deepseek_v4", "glm5_next_text", "hy_v4", "kimi_linear", "minimax_m2", "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
     "qwen4_exp_text",
+    "muse_spark_text",
 )
 
 
@@ -240,7 +241,7 @@ def as_in_file(tensors, model_type=None):
                 continue
         if model_type == "nemotron_h":
             name, stem = (re.sub("^model", "backbone", text) for text in (name, stem))
-        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text", "hy_v4", "minimax_m3_vl_text"):
+        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text", "hy_v4", "minimax_m3_vl_text", "muse_spark_text"):
             result[name] = tensor
             continue
         for expert, weights in enumerate(tensor):

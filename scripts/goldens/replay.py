@@ -25,6 +25,7 @@ CASES = {
     "ernie4-5-moe": ("b3_right", False, False),
     "granite-moe": ("b3_left", True, True),
     "step3p7": ("b3_left", True, True),
+    "muse-spark": ("b3_left", True, True),
     "qwen4-exp-recurrent": ("b3_left", True, True),
 }
 ROUTERS = ("TopKRouter", "TopkRouter", "Router", "Gating", "GraniteMoeTopKGating")

@@ -41,6 +41,9 @@ constexpr const char* kMiniMaxM3Text = R"({"vocab_size": 200064, "hidden_size": 
 constexpr const char* kMuseGlimmerText =
     R"({"vocab_size": 202048, "hidden_size": 6656, "intermediate_size": 19968,
   "num_hidden_layers": 52, "num_attention_heads": 32, "num_key_value_heads": 2})";
+constexpr const char* kMuseSparkText =
+    R"({"vocab_size": 202048, "hidden_size": 8192, "intermediate_size": 16384,
+  "num_hidden_layers": 62, "num_attention_heads": 128, "num_key_value_heads": 16})";
 constexpr const char* kStep37Text = R"({"vocab_size": 128815, "hidden_size": 4096, "intermediate_size": 11264,
   "num_hidden_layers": 45, "num_attention_heads": 64, "num_key_value_heads": 8})";
 // Mistral Small 3.1 and 3.2, Magistral: the class's own sizes are those of MistralConfig.
@@ -214,6 +217,13 @@ constexpr auto kFamilies = std::to_array<Family>({
    .final_softcapping = 20.0,
    .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .from_last = true, .size = 2048},
    .no_rope = NoRope::kByThetas},
+  {.name = "muse_spark_text", .whole = {.model_type = "muse_spark", .sizes = kMuseSparkText}, .positions = 1048576,
+   .rms_norm_eps = 1e-5, .head_dim = 64, .norms = NormLayout::kAround, .norm_adds_one = true, .muse = true,
+   .muse_spark = true, .final_softcapping = 20.0,
+   .modules = {.before_mlp = "pre_feedforward_layernorm", .after_attention = "", .after_mlp = "post_feedforward_layernorm"},
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .from_last = true, .size = 2048},
+   .no_rope = NoRope::kByThetas, .rope = {.theta = 5e5},
+   .experts = {.router = Router::kMuseSpark, .parameters_in_peft = true}},
   {.name = "nemotron_h", .positions = 4096, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_epsilon", .head_dim = 128,
    .pad_token_unread = true, .one_part_layers = true,
    .bias = {.qkv_key = nullptr, .output_key = nullptr, .mlp_key = "mlp_bias"}, .activation = Activation::kRelu2,

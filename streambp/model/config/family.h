@@ -115,6 +115,7 @@ enum class Router {
   kStep,         // sigmoids and a correction, in the layers of mlp_layer_types (Step 3.7)
   kBesideDense,  // sigmoids and a correction, as wide as intermediate_size, in the layers of mlp_layer_types
                  // (MiniMax M3)
+  kMuseSpark,    // sigmoids and a correction, of a narrower stream, in the layers of mlp_layer_types
   kHashed,       // square roots of softplus and a correction, or a table of tokens' experts (DeepSeek V4)
 };
 
@@ -216,6 +217,7 @@ struct Family {
   bool multipliers = false;       // Granite's
   bool scales_logits = false;     // Cohere's logit_scale
   bool muse = false;              // plain norms, a gate of what attention gives, two more factors
+  bool muse_spark = false;        // the same with gated residual streams, and other defaults
   bool step = false;          // heads of layers with a window, a gate for each, clamped MLPs: config_step.cc
   bool clamped_gate = false;  // GPT-OSS's, or with kOfKeyBlocks of all MLPs
   bool attention_sinks = false;

@@ -126,6 +126,11 @@ constexpr const char* kSeedOssTiny = R"({"attention_bias": true, "attention_out_
 constexpr const char* kErnie45Tiny = R"({"use_bias": true})";
 constexpr const char* kMuseGlimmerTiny = R"({"sliding_window": 5, "post_norm_eps": 1e-3, "final_logit_softcapping": 3.0,
   "output_multiplier": 0.7, "attention_bias": true})";
+// The class's own: experts, factors and norms. Of the text part.
+constexpr const char* kMuseSparkTiny = R"({"sliding_window": 5, "post_norm_eps": 1e-2, "final_logit_softcapping": 3.0,
+  "output_multiplier": 0.7, "qk_scale_factor": 2.5, "residual_gate_temperature": 0.6, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse",
+  "dense"], "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "moe_hidden_size": 20,
+  "routed_scaling_factor": 1.3})";
 constexpr const char* kHeliumTiny = R"({"attention_bias": true, "mlp_bias": true})";
 constexpr const char* kExaone4Small = R"({"sliding_window": null, "rope_scaling": {"rope_type": "llama3",
   "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
@@ -206,6 +211,7 @@ constexpr Preset kPresets[] = {
   {"minimax-m2",      "minimax_m2", 200064, 3072, 62, 48, 8, 128,  1536, 196608, 1e-6, 5e6, false, kB16, kMiniMaxM2},
   {"minimax-m3",      "minimax_m3_vl_text", 200064, 6144, 60, 64, 4, 128, 3072, 1048576, 1e-6, 5e6, false, kB16, kMiniMaxM3},
   {"muse-glimmer-30b", "muse_glimmer_text", 202048, 6656, 52, 32, 2, 128, 19968, 131072, 1e-5, 5e5, false, kB16},
+  {"muse-spark-816b-a42b", "muse_spark_text", 202048, 8192, 62, 128, 16, 64, 16384, 1048576, 1e-5, 5e5, false, kB16},
   {"gpt-oss-20b",     "gpt_oss",    201088, 2880, 24, 64, 8,  64,  2880, 131072, 1e-5, 1.5e5, false, kB16, kGptOss20},
   {"gpt-oss-120b",    "gpt_oss",    201088, 2880, 36, 64, 8,  64,  2880, 131072, 1e-5, 1.5e5, false, kB16, kGptOss120},
   {"qwen1.5-moe-a2.7b", "qwen2_moe", 151936, 2048, 24, 16, 16, 128, 5632,  8192, 1e-6, 1e6, false, kB16, kQwen15Moe},
@@ -285,6 +291,7 @@ constexpr Preset kPresets[] = {
   {"cohere-tiny",     "cohere",        101,   32,  2,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kCohereTiny},
   {"cohere2-tiny",    "cohere2",       101,   32,  3,  4, 2,   8,    44,    512, 1e-5, 1e4, true,  kF64, kCohere2Tiny},
   {"muse-glimmer-tiny", "muse_glimmer_text", 101, 32, 5, 4, 2, 8,     44,    512, 1e-5, 1e4, false, kF64, kMuseGlimmerTiny},
+  {"muse-spark-tiny", "muse_spark_text", 101,  32,  5,  4, 2,   8,    44,    512, 1e-5, 1e4, false, kF64, kMuseSparkTiny},
   {"gpt-oss-tiny",    "gpt_oss",       101,   32,  3,  4, 2,  16,    20,    512, 1e-5, 500, false, kF64, kGptOssTiny},
   {"mixtral-tiny",    "mixtral",       101,   32,  2,  4, 2,  16,    20,    512, 1e-5, 1e4, false, kF64, kMixtralTiny},
   {"minimax-m2-tiny", "minimax_m2",    101,   32,  2,  4, 2,  16,    20,    512, 1e-6, 1e4, false, kF64, kMiniMaxM2Tiny},
