@@ -80,6 +80,20 @@ ModelConfig tiny_muse_glimmer() {
   return config;
 }
 
+ModelConfig tiny_muse_spark() {
+  ModelConfig config = tiny_muse_glimmer();
+  config.residual_temperature = 0.7;
+  config.modules.before_mlp = "pre_feedforward_layernorm";
+  config.modules.after_mlp = "post_feedforward_layernorm";
+  config.mixture = tiny_experts({false, true});
+  config.mixture.sigmoid_scores = config.mixture.corrected = config.mixture.norm_topk_prob = true;
+  config.mixture.stacked = true;
+  config.mixture.moe_hidden_size = 5;
+  config.mixture.router_factor = 1.0 / config.logits_scaling;
+  config.mixture.routed_scaling_factor = 1.4;
+  return config;
+}
+
 ModelConfig tiny_step() {
   ModelConfig config = tiny_model();
   config.qk_norm = config.norm_adds_one = config.gates_heads = true;

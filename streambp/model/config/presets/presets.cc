@@ -126,11 +126,6 @@ constexpr const char* kSeedOssTiny = R"({"attention_bias": true, "attention_out_
 constexpr const char* kErnie45Tiny = R"({"use_bias": true})";
 constexpr const char* kMuseGlimmerTiny = R"({"sliding_window": 5, "post_norm_eps": 1e-3, "final_logit_softcapping": 3.0,
   "output_multiplier": 0.7, "attention_bias": true})";
-// The class's own: experts, factors and norms. Of the text part.
-constexpr const char* kMuseSparkTiny = R"({"sliding_window": 5, "post_norm_eps": 1e-2, "final_logit_softcapping": 3.0,
-  "output_multiplier": 0.7, "qk_scale_factor": 2.5, "residual_gate_temperature": 0.6, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse",
-  "dense"], "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "moe_hidden_size": 20,
-  "routed_scaling_factor": 1.3})";
 constexpr const char* kHeliumTiny = R"({"attention_bias": true, "mlp_bias": true})";
 constexpr const char* kExaone4Small = R"({"sliding_window": null, "rope_scaling": {"rope_type": "llama3",
   "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";

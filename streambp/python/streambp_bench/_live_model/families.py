@@ -17,6 +17,7 @@ WHOLE = {
     "Gemma3ForConditionalGeneration": {"Gemma3TextModel": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"Gemma4TextModel": "Gemma4ForCausalLM"},
     "MuseGlimmerForConditionalGeneration": {"MuseGlimmerTextModel": "MuseGlimmerForCausalLM"},
+    "MuseSparkForConditionalGeneration": {"MuseSparkTextModel": "MuseSparkForCausalLM"},
     "Mistral3ForConditionalGeneration": {"MistralModel": "MistralForCausalLM", "Ministral3Model": "Ministral3ForCausalLM"},
     # Of which transformers has not the class of text alone.
     "Step3p7ForConditionalGeneration": {"Step3p7TextModel": "Step3p7ForCausalLM"},
@@ -38,6 +39,6 @@ ENGINE_PARTS = {
     ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias",
 }
 # Model types whose files have the experts of a layer in two tensors, as transformers does.
-WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text")
+WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text", "muse_spark_text")
 # What a whole class's forward leaves out of its text config.
 NOT_RUN = {"Gemma3ForConditionalGeneration": {"final_logit_softcapping": None}}

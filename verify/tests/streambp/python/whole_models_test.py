@@ -60,6 +60,13 @@ if hasattr(transformers, "MiniMaxM3VLConfig"):  # since 5.24
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"], "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
     }, {"image_token_index": 60, "video_token_index": 59, "projector_hidden_size": 16})
+if hasattr(transformers, "MuseSparkConfig"):  # experts of a stream wider than the model's
+    MODELS["muse_spark"] = ("MuseSpark", MUSE_TOWER, {
+        **TEXT, "num_hidden_layers": 5, "sliding_window": 7, "final_logit_softcapping": 2.0, "output_multiplier": 0.7, "post_norm_eps": 1e-2, "qk_scale_factor": 1.9,
+        "residual_gate_temperature": 0.5, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "dense"], "num_local_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "moe_hidden_size": 20, "routed_scaling_factor": 1.7,
+    }, {"image_token_id": 60, "video_token_id": 59, "audio_token_id": 58, "out_hidden_size": 64, "projector_hidden_size": 16,
+        "audio_config": {"patch_sizes": [4, 4], "hidden_sizes": [8, 12], "depths": [1, 1], "num_hidden_layers": 2, "conv_kernel_size": 3, "out_hidden_size": 16}})
 OTHER_CLASSES = {"MiniMaxM3VL": "MiniMaxM3Sparse"}  # whose names are not their config's
 RIGHT_ALONE = ("minimax_m3",)  # whose own code counts padding on the left, and other documents, into blocks of keys
 if hasattr(transformers, "Glm5NextConfig"):  # layer 2 sees the groups of rows that layer 1 has picked

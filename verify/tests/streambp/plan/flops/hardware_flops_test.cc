@@ -165,7 +165,8 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
                            "falcon-h1-tiny",
                            "kimi-linear-tiny",
                            "step3p7-tiny",
-                           "muse-glimmer-tiny"}) {
+                           "muse-glimmer-tiny",
+                           "muse-spark-tiny"}) {
     Model model = equality_model(name, 3);
     const int64_t vocabulary = model.config().vocab_size;
     expect_all_as_executed(model, equality_batch("masked", 23, vocabulary, 5), "sft", {}, name);
