@@ -124,7 +124,15 @@ void parse_muse(const ConfigReader& settings, const Family& family, Config& conf
   config.attention_scale *= settings.positive("qk_scale_factor", spark ? 5.4730064863875 : 3.87);
   config.logits_scaling =
       1.0 / settings.positive("output_multiplier", spark ? 0.1767766952966369 : 0.19611613513818404);
-  if (spark) config.residual_temperature = settings.positive("residual_gate_temperature", 0.3);
+  if (!spark) return;
+  config.residual_temperature = settings.positive("residual_gate_temperature", 0.3);
+  // transformers' class has a base of its own where rope_parameters is absent, whatever stands outside, and
+  // another where that lacks one.
+  constexpr const char* kRope = "rope_parameters";
+  for (const char* key : {"rope_theta", "rope_scaling"}) {
+    if (settings.find(key) != nullptr) settings.refuse(key, fmt::format("{} instead of it", kRope));
+  }
+  if (settings.find(kRope) != nullptr) settings.inner(kRope).positive("rope_theta", 0.0);
 }
 
 // Constant factors: Gemma's of the embedding, Granite's, and Cohere's of the logits.

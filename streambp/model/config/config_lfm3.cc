@@ -1,4 +1,5 @@
 // LFM3 in config.json (transformers, configuration_lfm3.py).
+#include <algorithm>
 #include <string>
 
 #include "streambp/model/config/config_reader.h"
@@ -38,10 +39,12 @@ std::vector<std::string> kinds_of_layers(const ConfigReader& settings, int64_t c
 
 void parse_lfm3(const ConfigReader& settings, const Family& family, Config& config) {
   const std::vector<std::string> kinds = kinds_of_layers(settings, config.num_hidden_layers);
-  // Null is no window, whatever a layer is called.
+  // Of null transformers' class makes no mask for layers with a window.
   constexpr const char* kSize = "sliding_window";
-  const bool has_windows = !settings.has(kSize) || settings.find(kSize) != nullptr;
-  const int64_t window = has_windows ? settings.size(kSize, kMaxPositions, family.windows.size) : 0;
+  std::optional<int64_t> absent;
+  if (!settings.has(kSize)) absent = family.windows.size;
+  const bool has_windows = std::find(kinds.begin(), kinds.end(), kWindow) != kinds.end();
+  const int64_t window = has_windows ? settings.size(kSize, kMaxPositions, absent) : 0;
   for (const std::string& kind : kinds) {
     config.linear_attention.push_back(kind == kConvolution);
     config.windows.push_back(kind == kWindow ? window : 0);

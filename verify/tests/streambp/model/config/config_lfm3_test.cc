@@ -37,12 +37,14 @@ TEST(Lfm3, HasKindsOfLayersWithTheirOwnRotations) {
   EXPECT_EQ(parameter_name(config, gate), gate);
   EXPECT_EQ(parameter_name(config, "model.embedding_norm.weight"), "model.norm.weight");
   EXPECT_EQ(parse(with(without(small, "norm_eps"), {{"rms_norm_eps", 1e-4}})), config);
-  const Config plain = parse(with(
-      small, {{"use_attention_gate", false}, {"use_sandwich_norm", false}, {"sliding_window", nullptr}}));
-  EXPECT_EQ(plain.windows, std::vector<int64_t>(5, 0));
+  const Config plain = parse(with(small, {{"use_attention_gate", false}, {"use_sandwich_norm", false}}));
   EXPECT_FALSE(has_parameter(plain, gate, {4, 32}));
   EXPECT_FALSE(has_parameter(plain, "model.layers.4.post_ffn_norm.weight", {32}));
   EXPECT_TRUE(parse(with(small, {{"attention_bias", true}})).o_bias);
+  const json all_see = {{"sliding_window", nullptr},
+                        {"layer_types", std::vector<std::string>(5, "full_attention")}};
+  EXPECT_EQ(parse(with(small, all_see)).windows, std::vector<int64_t>(5, 0));
+  EXPECT_TRUE(refuses(with(small, {{"sliding_window", nullptr}}), "sliding_window is null"));
   EXPECT_TRUE(refuses(with(small, {{"conv_bias", true}}), "conv_bias is true"));
   EXPECT_TRUE(refuses(with(small, {{"rms_norm_eps", 1e-6}}), "norm_eps is 0.0001"));
   EXPECT_TRUE(refuses(with(small, {{"rope_theta", 1e4}}), "rope_theta is 1"));

@@ -73,6 +73,11 @@ TEST(MuseSpark, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(refuses(with(spark(), {{"residual_gate_temperature", 0}}), "residual_gate_temperature is 0"));
   EXPECT_TRUE(refuses(with(spark(), {{"moe_hidden_size", 0}}), "moe_hidden_size is 0"));
   EXPECT_TRUE(refuses(with(spark(), {{"num_experts_per_tok", 7}}), "num_experts_per_tok is 7"));
+  EXPECT_TRUE(refuses(with(spark(), {{"rope_theta", 1e4}}), "rope_parameters instead of it"));
+  EXPECT_TRUE(
+      refuses(with(spark(), {{"rope_parameters", {{"rope_type", "default"}}}}), "rope_theta is missing"));
+  const json rope = {{"rope_type", "default"}, {"rope_theta", 300.0}};
+  EXPECT_EQ(parse(with(spark(), {{"rope_parameters", rope}})).rope.theta, 300.0);
 }
 
 }  // namespace
