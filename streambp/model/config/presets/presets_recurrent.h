@@ -64,7 +64,7 @@ inline constexpr const char* kLfm2Tiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4
 // Windows, kernels and rotations are the class's.
 inline constexpr const char* kLfm3 = R"({"pad_token_id": 124893})";
 inline constexpr const char* kLfm3Tiny = R"({"conv_L_cache": 5, "sliding_window": 6,
-  "layer_types": ["conv", "sliding_attention", "conv", "full_attention"], "rope_parameters": {"full_attention":
+  "layer_types": ["sliding_attention", "conv", "full_attention"], "rope_parameters": {"full_attention":
   {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 500.0},
   "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
 inline constexpr const char* kBamba9B = R"({"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_state": 128})";

@@ -62,8 +62,8 @@ if hasattr(transformers, "MiniMaxM3VLConfig"):  # since 5.24
     }, {"image_token_index": 60, "video_token_index": 59, "projector_hidden_size": 16})
 if hasattr(transformers, "MuseSparkConfig"):  # experts of a stream wider than the model's
     MODELS["muse_spark"] = ("MuseSpark", MUSE_TOWER, {
-        **TEXT, "num_hidden_layers": 5, "sliding_window": 7, "final_logit_softcapping": 2.0, "output_multiplier": 0.7, "post_norm_eps": 1e-2, "qk_scale_factor": 1.9,
-        "residual_gate_temperature": 0.5, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "dense"], "num_local_experts": 4, "num_experts_per_tok": 2,
+        **TEXT, "num_hidden_layers": 3, "sliding_window": 7, "final_logit_softcapping": 2.0, "output_multiplier": 0.7, "post_norm_eps": 1e-2, "qk_scale_factor": 1.9,
+        "residual_gate_temperature": 0.5, "mlp_layer_types": ["sparse", "dense", "sparse"], "num_local_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 12, "moe_hidden_size": 20, "routed_scaling_factor": 1.7,
     }, {"image_token_id": 60, "video_token_id": 59, "audio_token_id": 58, "out_hidden_size": 64, "projector_hidden_size": 16,
         "audio_config": {"patch_sizes": [4, 4], "hidden_sizes": [8, 12], "depths": [1, 1], "num_hidden_layers": 2, "conv_kernel_size": 3, "out_hidden_size": 16}})

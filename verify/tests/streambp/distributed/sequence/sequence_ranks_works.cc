@@ -57,7 +57,7 @@ std::vector<Work> divided_works() {
         "gemma4-tiny",     "gemma4-moe-tiny",   "gemma4-per-layer-tiny", "qwen3.5-tiny",
         "qwen3-next-tiny", "deepseek-v3-tiny",  "glm4-moe-tiny",         "granite-hybrid-moe-tiny",
         "falcon-h1-tiny",  "muse-glimmer-tiny", "kimi-linear-tiny",      "step3p7-tiny",
-        "lfm3-tiny",       "muse-spark-tiny"}) {
+        "lfm3-tiny"}) {
     all.push_back({fmt::format("one_{}", name), full(name), "sft", one_text(), chunks_of(5)});
     all.push_back({fmt::format("documents_{}", name), full(name), "sft", documents(), chunks_of(5)});
   }
