@@ -286,12 +286,15 @@ LayerNorms layer_norms(const ModelConfig& config, int layer) {
   if (config.glm_norm_names) {
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
   }
+  const ModuleNames& modules = config.modules;
+  if (config.sandwich_norms && !modules.after_mlp.empty())
+    return {modules.before_attention, modules.after_attention, modules.before_mlp, modules.after_mlp};
   if (config.sandwich_norms) {
     return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
             "post_feedforward_layernorm"};
   }
   if (config.norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
-  return {config.modules.before_attention, "", config.modules.before_mlp, ""};
+  return {modules.before_attention, "", modules.before_mlp, ""};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -60,6 +60,8 @@ struct MixtureSettings {
                                   // has for it. Empty: in none
   bool stacked = false;        // Hunyuan 4, Mistral 4: experts in two matrices for all; see parameter_shapes
   bool granite_names = false;  // Granite: experts in two matrices for all; see parameter_shapes
+  int moe_hidden_size = 0;     // Muse Spark; see Layers::narrow_experts. 0: experts read hidden_size
+  double router_factor = 1.0;  // Muse Spark: of the router's logits
   bool added_to_mlp = false;   // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
 
@@ -94,6 +96,7 @@ struct ModuleNames {
   std::string attention = "self_attn";
   std::string out = "o_proj", q_norm = "q_norm", k_norm = "k_norm", gate = "gate_proj", up = "up_proj";
   std::string before_attention = "input_layernorm", before_mlp = "post_attention_layernorm";
+  std::string after_attention = "", after_mlp = "";  // of a sandwich; empty: those of LayerNorms
 };
 
 /// What Gemma 4 changes in some of its layers and gives to all of them. A full layer is one without a window.
@@ -139,10 +142,11 @@ struct ModelConfig {
   /// multiplies by its weight whatever norm_adds_one says, and those of outputs have post_norm_eps.
   bool plain_norms = false;
   double post_norm_eps = 0.0;
-  bool norm_centers = false;         // Cohere: norms are of what they read less its mean
-  bool parallel = false;             // Cohere: attention and MLP read one norm of the layer's input
-  double embedding_scale = 1.0;      // Granite's embedding_multiplier
-  double residual_multiplier = 1.0;  // Granite: of what attention and MLP add to the residual stream
+  double residual_temperature = 0.0;  // Muse Spark; see Layers::gated_sum. 0: halves are added
+  bool norm_centers = false;          // Cohere: norms are of what they read less its mean
+  bool parallel = false;              // Cohere: attention and MLP read one norm of the layer's input
+  double embedding_scale = 1.0;       // Granite's embedding_multiplier
+  double residual_multiplier = 1.0;   // Granite: of what attention and MLP add to the residual stream
   /// Falcon-H1: factors of what q_proj and v_proj, k_proj, the output's projection, gate and down give.
   double query_multiplier = 1.0, key_multiplier = 1.0, attention_multiplier = 1.0, gate_multiplier = 1.0,
          down_multiplier = 1.0;
@@ -291,8 +295,8 @@ struct LayerNorms {
 /// Before attention and MLP `input_layernorm` and `post_attention_layernorm`. In a sandwich
 /// `input_layernorm`, `post_attention_layernorm`, `pre_feedforward_layernorm` and
 /// `post_feedforward_layernorm`, the last three of which are with glm_norm_names `post_self_attn_layernorm`,
-/// `post_attention_layernorm` and `post_mlp_layernorm`. In a parallel layer `input_layernorm` alone. With
-/// norm_after the names of a sandwich, of what comes after alone.
+/// `post_attention_layernorm` and `post_mlp_layernorm`, or those of ModuleNames. In a parallel layer
+/// `input_layernorm` alone. With norm_after the names of a sandwich, of what comes after alone.
 LayerNorms layer_norms(const ModelConfig& config, int layer);
 
 /// The name and shape (rows, columns) of every parameter. Names are those of transformers 5's modules:

@@ -30,6 +30,7 @@ class Path {
   void through(int layer) {
     norms_ = layer_norms(config_, layer);
     if (config_.hyper.streams > 0) return through_streams(layer);
+    if (config_.residual_temperature > 0.0) return through_gates(layer_prefix(layer), layer);
     const Var input = h_;
     if (config_.has_mixer(layer)) add_to_stream(after(layer, norms_.after_attention, mixed(layer)));
     if (config_.has_mlp(layer)) {
@@ -59,6 +60,15 @@ class Path {
  private:
   Var after(int layer, const std::string& name, const Var& x) const {
     return name.empty() ? x : layers_.norm(layer_prefix(layer) + name, x);
+  }
+
+  /// A layer whose halves are added by gates.
+  void through_gates(const std::string& prefix, int layer) {
+    const Var attended = layers_.plainly_normed(mixed(layer), config_.hidden_size, config_.post_norm_eps);
+    h_ = layers_.gated_sum(prefix + "post_attention_residual_gate.gate", h_, attended);
+    const Var made = fed(layer, after(layer, norms_.before_mlp, h_));
+    h_ = layers_.gated_sum(prefix + "post_feedforward_residual_gate.gate", h_,
+                           layers_.norm_of_scaled(prefix + norms_.after_mlp, made));
   }
 
   /// A layer between whose halves a token has several streams.
@@ -127,6 +137,7 @@ class Path {
     router_probabilities_.push_back(is_added ? layers_.router_added_to_mlp(prefix, h_)
                                              : layers_.router(mlp, x));
     const Var& p = router_probabilities_.back();
+    if (config_.mixture.moe_hidden_size > 0) return layers_.narrow_experts(mlp, x, p, given);
     return is_added ? layers_.mlp_and_experts(prefix, h_, x, p, given) : layers_.experts(mlp, x, p, given);
   }
 

@@ -113,9 +113,9 @@ Var Layers::head(const Var& hidden) const {
 }
 
 /// Each group of columns divided by its root mean square, which is its length by the root of its number.
-Var Layers::plainly_normed(const Var& x, int group) const {
+Var Layers::plainly_normed(const Var& x, int group, double eps) const {
   const Number size = group;
-  return scale(l2_norm(x, group, size * config_.rms_norm_eps), std::sqrt(size));
+  return scale(l2_norm(x, group, size * (eps > 0.0 ? eps : config_.rms_norm_eps)), std::sqrt(size));
 }
 
 Var Layers::norm(const std::string& module, const Var& x) const {

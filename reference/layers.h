@@ -162,6 +162,18 @@ class Layers {
   /// What the experts make of x with the router's p; `given` as in mixture_of_experts.
   Var experts(const std::string& module, const Var& x, const Var& p, const ExpertsOfTokens& given = {}) const;
 
+  /// Muse Spark's experts of "model.layers.0.mlp.", whose router has read x: with the norms n before them and
+  /// n' of what is scaled first (norm_of_scaled) behind each of them
+  ///     W_post sum over the chosen experts of p_e n'(expert_e(n(W_pre x)))
+  Var narrow_experts(const std::string& module, const Var& x, const Var& p,
+                     const ExpertsOfTokens& given) const;
+  /// u / sqrt(mean(u^2) + eps) of u = (1 + w) x, with post_norm_eps.
+  Var norm_of_scaled(const std::string& module, const Var& x) const;
+  /// Muse Spark's stream h and what a half of a layer adds to it, y, with w = g / residual_temperature of the
+  /// trained numbers g, `name`, and b = sigmoid(w):
+  ///     sqrt(max(sigmoid(-w) (1 + b), 0.001)) h + b y
+  Var gated_sum(const std::string& name, const Var& h, const Var& y) const;
+
   /// What Granite's experts of "model.layers.0." and its shared MLP make of x with the router's p.
   Var granite_experts(const std::string& prefix, const Var& x, const Var& p,
                       const ExpertsOfTokens& given = {}) const;
@@ -206,8 +218,8 @@ class Layers {
   /// h [tokens, hidden_size] in every stream.
   Var in_every_stream(const Var& h) const;
 
-  /// x with every group of columns divided by its root mean square.
-  Var plainly_normed(const Var& x, int group) const;
+  /// x with every group of columns divided by its root mean square; `eps` 0: rms_norm_eps.
+  Var plainly_normed(const Var& x, int group, double eps = 0.0) const;
 
  private:
   /// The inputs of the gated delta rule before its convolution and gates, [tokens, ...].

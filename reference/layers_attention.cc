@@ -88,6 +88,7 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
               : config_.attention_sinks
                   ? causal_attention(q, source.k, source.v, parameter(module + "sinks"), options)
                   : causal_attention(q, source.k, source.v, options);
+  if (config_.residual_temperature > 0.0) mixed = plainly_normed(mixed, config_.head_dim_of(layer));
   if (config_.attention_output_gate) mixed = mul(mixed, sigmoid(heads.gate));
   if (config_.output_gate_map) mixed = mul(mixed, sigmoid(project(module + "gate_proj", false, x)));
   if (config_.gates_heads) {

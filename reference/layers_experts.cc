@@ -15,6 +15,7 @@ Var Layers::router(const std::string& module, const Var& x) const {
                                   : config_.mixture.granite_names ? "router.layer"
                                                                   : "gate"),
                         is_biased, x);
+  if (config_.mixture.router_factor != 1.0) return sigmoid(scale(z, config_.mixture.router_factor));
   if (config_.mixture.sqrt_softplus_scores) return exp(scale(log(softplus(z)), 0.5));
   return config_.mixture.sigmoid_scores ? sigmoid(z) : exp(log_softmax(z));
 }
@@ -38,6 +39,35 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p,
   if (config_.mixture.shared_expert_ungated) return add(y, gated(module + "shared_experts.", false, x));
   const Var share = sigmoid(project(module + "shared_expert_gate", false, x));
   return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
+}
+
+Var Layers::norm_of_scaled(const std::string& module, const Var& x) const {
+  const Var factors = offset(parameter(module + ".weight"), 1.0);
+  const Var of_rows = gather_rows(factors, std::vector<int>(static_cast<std::size_t>(x.rows()), 0));
+  return plainly_normed(mul(x, of_rows), static_cast<int>(x.cols()), config_.post_norm_eps);
+}
+
+Var Layers::narrow_experts(const std::string& module, const Var& x, const Var& p,
+                           const ExpertsOfTokens& given) const {
+  const std::string all = module + "experts.";
+  const StackedNames stacked{all + "gate_up_proj", all + "down_proj", all};
+  const auto of_rows = [&](int e, const Var& rows) {
+    return norm_of_scaled(all + "post_expert_norm", stacked_expert(stacked, e, rows));
+  };
+  const Matrix correction = held_constant(parameter(module + config_.mixture.correction).value());
+  const Var read = norm(module + "pre_expert_norm", project(module + "pre_expert_proj", false, x));
+  const Var y = mixture_of_experts(config_.mixture, read, p, of_rows, correction, given);
+  return project(module + "post_expert_proj", false, y);
+}
+
+Var Layers::gated_sum(const std::string& name, const Var& h, const Var& y) const {
+  const Number least = 1e-3;  // transformers' own
+  const Var w = scale(parameter(name), 1.0 / Number{config_.residual_temperature});
+  const Var b = sigmoid(w);
+  const Var square = mul(sigmoid(scale(w, -1.0)), offset(b, 1.0));
+  const Var a = exp(scale(log(clip(square, least, std::numeric_limits<double>::infinity())), 0.5));
+  const std::vector<int> of_every_row(static_cast<std::size_t>(h.rows()), 0);
+  return add(mul(gather_rows(a, of_every_row), h), mul(gather_rows(b, of_every_row), y));
 }
 
 Var Layers::granite_experts(const std::string& prefix, const Var& x, const Var& p,

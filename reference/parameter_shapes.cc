@@ -47,6 +47,10 @@ Shapes parameter_shapes(const ModelConfig& config) {
       collect.stream_weights(prefix + "attn_hc.", 2);
       collect.stream_weights(prefix + "ffn_hc.", 2);
     }
+    if (config.residual_temperature > 0.0) {
+      collect.numbers(prefix + "post_attention_residual_gate.gate", config.hidden_size);
+      collect.numbers(prefix + "post_feedforward_residual_gate.gate", config.hidden_size);
+    }
     if (config.gemma4.layer_scalar) collect.scalar(prefix + "layer_scalar");
   }
   if (config.hyper.lowrank > 0) {

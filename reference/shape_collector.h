@@ -178,10 +178,17 @@ class Collector {
 
   void experts(const std::string& module, int layer) {
     const Index hidden = config_.hidden_size;
+    const Index narrow = config_.mixture.moe_hidden_size, read = narrow > 0 ? narrow : hidden;
     const Index width = config_.mixture.moe_intermediate_size;
     const int count = config_.mixture.num_experts;
-    adapter(module + "experts.gate_up_proj", 2 * width, hidden, count);
-    adapter(module + "experts.down_proj", hidden, width, count);
+    adapter(module + "experts.gate_up_proj", 2 * width, read, count);
+    adapter(module + "experts.down_proj", read, width, count);
+    if (narrow > 0) {
+      linear(module + "pre_expert_proj", narrow, hidden);
+      row(module + "pre_expert_norm", narrow);
+      row(module + "experts.post_expert_norm", narrow);
+      linear(module + "post_expert_proj", hidden, narrow);
+    }
     if (config_.mixture.biased_interleaved) {
       linear(module + "router", count, hidden, true);
       shapes_[module + "experts.gate_up_proj"] = {count * hidden, 2 * width};
@@ -190,8 +197,8 @@ class Collector {
       shapes_[module + "experts.down_proj_bias"] = {count, hidden};
     } else if (config_.mixture.stacked) {
       linear(module + "gate", count, hidden);
-      shapes_[module + "experts.gate_up_proj"] = {count * 2 * width, hidden};
-      shapes_[module + "experts.down_proj"] = {count * hidden, width};
+      shapes_[module + "experts.gate_up_proj"] = {count * 2 * width, read};
+      shapes_[module + "experts.down_proj"] = {count * read, width};
     } else {
       linear(module + "gate", count, hidden);
       for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);

@@ -65,6 +65,8 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.topk_group = static_cast<int>(mixture.topk_group);
   same.routed_scaling_factor = mixture.routed_scaling_factor;
   same.added_to_mlp = mixture.next_to_mlp;
+  same.moe_hidden_size = static_cast<int>(mixture.moe_hidden_size);
+  same.router_factor = mixture.router_factor;
   return same;
 }
 
@@ -136,6 +138,7 @@ reference::CompressedSettings reference_compressed(const CompressedSettings& com
 }
 
 reference::ModuleNames reference_modules(const FamilyModules& modules) {
+  const auto or_none = [](const char* name) { return std::string(name == nullptr ? "" : name); };
   return {.recurrence = modules.recurrence,
           .mlp = modules.mlp,
           .gate_up = modules.gate_up,
@@ -147,7 +150,9 @@ reference::ModuleNames reference_modules(const FamilyModules& modules) {
           .gate = modules.gate,
           .up = modules.up,
           .before_attention = modules.before_attention,
-          .before_mlp = modules.before_mlp};
+          .before_mlp = modules.before_mlp,
+          .after_attention = or_none(modules.after_attention),
+          .after_mlp = or_none(modules.after_mlp)};
 }
 
 reference::Gemma4Settings reference_gemma4(const Config& config) {
@@ -252,6 +257,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.norm_centers = config.norm_centers;
   same.plain_norms = config.plain_norms;
   same.post_norm_eps = config.post_norm_eps;
+  same.residual_temperature = config.residual_temperature;
   same.output_gate_map = config.output_gate_map;
   same.gates_heads = config.gates_heads;
   same.window_attention_heads = static_cast<int>(config.window_attention_heads);

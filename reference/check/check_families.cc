@@ -392,7 +392,9 @@ std::vector<std::pair<std::string, ModelConfig>> tiny_families() {
           {"minimax_m3", tiny_minimax_m3()},
           {"glm5_next", tiny_glm5_next()},
           {"qwen4_exp", tiny_qwen4_exp()},
-          {"mistral4", tiny_mistral4()}};
+          {"mistral4", tiny_mistral4()},
+          {"lfm3", tiny_lfm3()},
+          {"muse_spark", tiny_muse_spark()}};
 }
 
 }  // namespace streambp::STREAMBP_REFERENCE

@@ -69,6 +69,12 @@ ModelConfig tiny_lfm2();
 /// The same with experts of sigmoids in the second layer.
 ModelConfig tiny_lfm2_moe();
 
+/// A convolution, and attention in a window, with a gate of each head and norms of what either gives.
+ModelConfig tiny_lfm3();
+
+/// Gated residual streams, and experts of a narrower one.
+ModelConfig tiny_muse_spark();
+
 /// Experts next to the shared MLP in both layers of tiny_granite_hybrid().
 ModelConfig tiny_granite_hybrid_moe();
 

@@ -47,6 +47,19 @@ ModelConfig tiny_lfm2() {
   return config;
 }
 
+ModelConfig tiny_lfm3() {
+  ModelConfig config = tiny_lfm2();
+  config.modules.out = "o_proj";
+  config.modules.before_attention = "operator_norm";
+  config.modules.after_attention = "post_operator_norm";
+  config.modules.before_mlp = "ffn_norm";
+  config.modules.after_mlp = "post_ffn_norm";
+  config.sandwich_norms = config.gates_heads = true;
+  config.windows = {0, 2};
+  config.local_rope = RopeSettings{.theta = 7.0};
+  return config;
+}
+
 ModelConfig tiny_hunyuan() {
   ModelConfig config = tiny_model();
   config.qk_norm = true;
@@ -64,6 +77,20 @@ ModelConfig tiny_muse_glimmer() {
   config.final_logit_softcapping = 2.0;
   config.windows = {2, 0};
   config.no_rope = {false, true};
+  return config;
+}
+
+ModelConfig tiny_muse_spark() {
+  ModelConfig config = tiny_muse_glimmer();
+  config.residual_temperature = 0.7;
+  config.modules.before_mlp = "pre_feedforward_layernorm";
+  config.modules.after_mlp = "post_feedforward_layernorm";
+  config.mixture = tiny_experts({false, true});
+  config.mixture.sigmoid_scores = config.mixture.corrected = config.mixture.norm_topk_prob = true;
+  config.mixture.stacked = true;
+  config.mixture.moe_hidden_size = 5;
+  config.mixture.router_factor = 1.0 / config.logits_scaling;
+  config.mixture.routed_scaling_factor = 1.4;
   return config;
 }
 

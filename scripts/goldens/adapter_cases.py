@@ -237,6 +237,13 @@ ADAPTERS = {
     "lfm2-lora-saved": Adapter(
         "lfm2", "b2_right", {"target_modules": ["in_proj", "w1"], "modules_to_save": ["conv.conv", "operator_norm"]}, seed=258
     ),
+    "lfm3-lora-all_linear": Adapter("lfm3", "b2_left", {"target_modules": "all-linear"}, seed=282),
+    "lfm3-lora-saved": Adapter(
+        "lfm3",
+        "b2_right",
+        {"target_modules": ["in_proj", "g_proj", "w2"], "modules_to_save": ["conv.conv", "post_operator_norm", "q_norm"]},
+        seed=283,
+    ),
     "ernie4-5-lora-all_linear": Adapter("ernie4-5", "b2_right", {"target_modules": "all-linear"}, seed=247),
     "ernie4-5-moe-lora-all_linear": Adapter("ernie4-5-moe", "b2_left", {"target_modules": "all-linear"}, seed=259),
     "lfm2-moe-lora-all_linear": Adapter("lfm2-moe", "b2_left", {"target_modules": "all-linear"}, seed=260),
@@ -365,6 +372,18 @@ ADAPTERS = {
     ),
     # Every linear map, indexers' among them, whose adapters have a part in choices and no gradient.
     "qwen4-exp-lora-all_linear": Adapter("qwen4-exp", "b2_right", {"target_modules": "all-linear"}, seed=285),
+    # Every linear map but experts' and routers', which are no modules of PEFT's.
+    "muse-spark-lora-all_linear": Adapter("muse-spark", "b2_left", {"target_modules": "all-linear"}, seed=286),
+    "muse-spark-lora-experts": Adapter(
+        "muse-spark",
+        "b2_right",
+        {
+            "target_modules": ["q_proj", "pre_expert_proj", "layers.1.mlp.down_proj"],
+            "target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+            "modules_to_save": ["post_feedforward_layernorm", "pre_expert_norm"],
+        },
+        seed=287,
+    ),
     "falcon-h1-norm-lora-saved": Adapter(
         "falcon-h1-norm",
         "b2_right",

@@ -77,7 +77,7 @@ def transformers_loss(model, inputs):
 
 
 def steps_of(model):
-    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text", "minimax_m3_vl_text", "step3p5") or has_recurrence(model) or hasattr(model.config, "index_topk")
+    needs_short = model.config.model_type in ("gpt_oss", "gemma4_text", "minimax_m3_vl_text", "muse_spark_text", "step3p5") or has_recurrence(model) or hasattr(model.config, "index_topk")
     return (*STEPS, SHORT_STEP) if needs_short else STEPS
 
 

@@ -22,7 +22,7 @@ IGNORED = -100  # the label of a token that is not scored
 MIXTURES = (
     *("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "ernie4_5_moe", "gemma4_text", "glm4_moe", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "lfm2_moe"),
     *("deepseek_v4", "glm5_next_text", "hy_v4", "kimi_linear", "minimax_m2", "minimax_m3_vl_text", "mistral_large4_text", "mixtral", "nemotron_h", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
-    *("qwen4_exp_text", "glm4_moe_lite", "mistral4"),
+    *("qwen4_exp_text", "muse_spark_text", "glm4_moe_lite", "mistral4"),
 )
 
 
@@ -224,6 +224,8 @@ def as_in_file(tensors, model_type=None):
         if model_type == "hy_v4":
             for in_transformers, in_file in HUNYUAN_NAMES.items():
                 name = name.replace(in_transformers, in_file)
+        if model_type == "lfm3":
+            name = name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
         if model_type == "glm5_next_text":
             for in_transformers, in_file in GLM5_NEXT_NAMES.items():
                 name = name.replace(in_transformers, in_file)
@@ -241,7 +243,7 @@ def as_in_file(tensors, model_type=None):
                 continue
         if model_type == "nemotron_h":
             name, stem = (re.sub("^model", "backbone", text) for text in (name, stem))
-        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text", "hy_v4", "minimax_m3_vl_text", "mistral4"):
+        if not stem.endswith(".experts") or model_type in ("gpt_oss", "gemma4_text", "hy_v4", "minimax_m3_vl_text", "muse_spark_text", "mistral4"):
             result[name] = tensor
             continue
         for expert, weights in enumerate(tensor):

@@ -18,7 +18,7 @@ def has_recurrence(model):
 
 def has_gates(model):
     """Whether those have a state, which gates forget and write."""
-    return has_recurrence(model) and model.config.model_type not in ("lfm2", "lfm2_moe")
+    return has_recurrence(model) and model.config.model_type not in ("lfm2", "lfm2_moe", "lfm3")
 
 
 def recurrences(backbone):

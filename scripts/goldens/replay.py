@@ -27,6 +27,7 @@ CASES = {
     "step3p7": ("b3_left", True, True),
     "glm4-moe-lite": ("b3_left", False, True),
     "mistral4": ("b3_right", True, True),
+    "muse-spark": ("b3_left", True, True),
     "qwen4-exp-recurrent": ("b3_left", True, True),
 }
 ROUTERS = ("TopKRouter", "TopkRouter", "Router", "Gating", "GraniteMoeTopKGating")

@@ -7,7 +7,6 @@
 #include "streambp/memory/meter.h"
 #include "streambp/model/config/family.h"
 #include "streambp/ops/differentiable.h"
-#include "streambp/ops/mlp/gated_output.h"
 #include "streambp/ops/norm_rope.h"
 
 namespace streambp {
@@ -268,7 +267,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Bef
                              attention_.scoring.scale, known.attention)
           : attention(heads.queries, own.keys, own.values, rows.offsets, before.attention, attention_,
                       known.attention);
-  return heads.gates.defined() ? gated_output(attended, heads.gates) : attended;
+  return gated(attended, heads.gates);
 }
 
 LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known, const Rows& rows,
@@ -280,9 +279,9 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
                                                               : nullptr;
     if (map != nullptr && (!known.attention_half.defined() || needs_backward({x}))) {
       const at::Tensor raw = linear(mixer_input(x, run.ops), {map}).front();
-      attended = gated_output(attended, weights_.output_gate != nullptr
-                                            ? raw.view({attended.size(0), attended.size(1), -1})
-                                            : queries_and_gates(raw).second);
+      attended =
+          gated(attended, weights_.output_gate != nullptr ? raw.view({attended.size(0), attended.size(1), -1})
+                                                          : queries_and_gates(raw).second);
     }
     attended = attended.flatten(1);
   }
@@ -326,6 +325,7 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
   const auto through = [&](const at::Tensor& residual, const at::Tensor& normed) {
     // What reads the output reads it again in the backward pass.
     const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.reads_outputs();
+    if (weights_.into_experts != nullptr) return narrow_experts(normed, rows, run);
     if (weights_.mlp.down_proj == nullptr)
       return mixture(residual, normed, weights_.mixture, mixture_run(rows, run, graph_only));
     // What is kept is kept of our ops.
@@ -352,6 +352,8 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
     const MemoryScope scope("MLP");
     raw = add_experts(middle, raw, rows, run);
   }
+  if (weights_.mlp_residual.is_there())
+    return gated_sum(middle, norm_of_scaled(raw, weights_.after_mlp), weights_.mlp_residual);
   at::Tensor y = rms_norm_add(middle, raw, weights_.after_mlp);
   if (weights_.per_layer.is_there())
     y = add_per_layer_input(y, rows.tokens, rows.embedded, weights_.per_layer);
@@ -362,16 +364,18 @@ bool DecoderLayer::trainable() const {
   const Weights& w = weights_;
   if (w.delta_rule.trainable() || w.latent.trainable() || w.compressed.trainable() ||
       w.per_layer.trainable() || w.block.trainable() || w.attention_streams.trainable() ||
-      w.mlp_streams.trainable() || w.ngrams.trainable())
+      w.mlp_streams.trainable() || w.ngrams.trainable() || w.attention_residual.trainable() ||
+      w.mlp_residual.trainable())
     return true;
   const auto is_trained = [](const Linear* map) { return map != nullptr && map->trainable(); };
-  for (const Linear* map : {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.output_gate, w.recurrent_out,
-                            w.mixture.router, w.mixture.shared_expert_gate}) {
+  for (const Linear* map :
+       {w.q_proj, w.k_proj, w.v_proj, w.o_proj, w.output_gate, w.recurrent_out, w.mixture.router,
+        w.mixture.shared_expert_gate, w.into_experts, w.out_of_experts}) {
     if (is_trained(map)) return true;
   }
   for (const RmsNorm* norm :
        {&w.before_attention, &w.q_norm, &w.k_norm, &w.after_attention, &w.before_mlp, &w.after_mlp,
-        &w.router_norm, &w.after_mlp_alone, &w.before_experts, &w.after_experts}) {
+        &w.router_norm, &w.after_mlp_alone, &w.before_experts, &w.after_experts, &w.mixture.output_norm}) {
     if (norm->weight != nullptr && norm->weight->trainable()) return true;
   }
   for (const StreamGates* gates : {&w.into_attention, &w.out_of_attention, &w.into_mlp, &w.out_of_mlp}) {

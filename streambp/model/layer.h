@@ -150,6 +150,11 @@ class DecoderLayer {
     GatedMlp mlp;                           // of a dense layer, or one with both
     Mixture mixture;                        // of a sparse one
     RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
+    /// Only with MixtureSettings::moe_hidden_size, before_experts between the first of them and the experts.
+    const Linear *into_experts = nullptr, *out_of_experts = nullptr;
+    // Only with Config::has_residual_gates(): of each head that attention gives, and how halves are added.
+    RmsNorm attended_norm;
+    ResidualGate attention_residual, mlp_residual;
     // Only with Config::has_streams(): of what each half reads and gives, by gates or by maps.
     StreamGates into_attention, out_of_attention, into_mlp, out_of_mlp;
     StreamMixer attention_streams, mlp_streams;
@@ -274,6 +279,10 @@ class DecoderLayer {
   /// norm(mlp) + norm(experts(norm(middle))), where a layer has both; `mlp` is what its MLP gives.
   at::Tensor add_experts(const at::Tensor& middle, const at::Tensor& mlp, const Rows& rows,
                          const LayerRun& run) const;
+  /// What attention gives, [n, H, E], normed and gated as the layer has it; `gates` as in AttentionHeads.
+  at::Tensor gated(const at::Tensor& attended, const at::Tensor& gates) const;
+  /// What experts between two maps make of x [n, D].
+  at::Tensor narrow_experts(const at::Tensor& x, const Rows& rows, const LayerRun& run) const;
   MixtureRun mixture_run(const Rows& rows, const LayerRun& run, bool graph_only) const;
 
   Config config_;

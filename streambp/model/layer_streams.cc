@@ -1,9 +1,10 @@
-// The parts of layer.cc of what a layer reads of a token's residual streams, or of its only one, and gives to
-// them.
+// The parts of layer.cc of gates and of experts between two maps, and of what a layer reads of a token's
+// residual streams, or of its only one, and gives to them.
 #include <utility>
 
 #include "streambp/memory/meter.h"
 #include "streambp/model/layer.h"
+#include "streambp/ops/mlp/gated_output.h"
 
 namespace streambp {
 
@@ -30,7 +31,23 @@ at::Tensor DecoderLayer::add_attention(const at::Tensor& x, const at::Tensor& at
   }
   if (weights_.attention_streams.is_there()) return give_to_streams(weights_.attention_streams, x, half);
   if (config_.has_streams()) return add_to_streams(x, half, weights_.out_of_attention);
+  if (weights_.attention_residual.is_there())
+    return gated_sum(x, rms_norm(half, weights_.after_attention), weights_.attention_residual);
   return config_.norms_outputs() ? rms_norm_add(x, half, weights_.after_attention) : half;
+}
+
+at::Tensor DecoderLayer::gated(const at::Tensor& attended, const at::Tensor& gates) const {
+  const RmsNorm& norm = weights_.attended_norm;
+  const at::Tensor heads = norm.weight == nullptr ? attended : rms_norm(attended, norm);
+  return gates.defined() ? gated_output(heads, gates) : heads;
+}
+
+at::Tensor DecoderLayer::narrow_experts(const at::Tensor& x, const Rows& rows, const LayerRun& run) const {
+  const at::Tensor read =
+      run.ops.rms_norm(linear(x, {weights_.into_experts}).front(), weights_.before_experts);
+  const at::Tensor given =
+      mixture({}, read, weights_.mixture, mixture_run(rows, run, /*graph_only=*/false), /*of_router=*/x);
+  return linear(given, {weights_.out_of_experts}).front();
 }
 
 }  // namespace streambp

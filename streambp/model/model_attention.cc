@@ -33,6 +33,7 @@ void Model::make_attention(const std::string& name, int64_t index, DecoderLayer:
     if (own_keys) weights.k_norm = norm_of(name + "." + of_keys);
   }
   if (config_.plain_norms) weights.q_norm = weights.k_norm = plain_norm(config_.head_dim_of(index));
+  if (config_.has_residual_gates()) weights.attended_norm = plain_norm(config_.head_dim_of(index));
   if (config_.output_gate_map) weights.output_gate = add_map(name + ".gate_proj", /*bias=*/false);
   if (config_.gates_heads) weights.output_gate = add_map(name + ".g_proj", /*bias=*/false);
   if (config_.norms_values && own_keys) weights.v_norm = plain_norm(config_.head_dim_of(index));

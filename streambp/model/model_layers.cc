@@ -101,8 +101,10 @@ Mixture Model::make_mixture(const std::string& name, int64_t index) {
   const MixtureSettings& settings = config_.mixture;
   const std::string experts = name + ".experts";
   Mixture mixture;
-  mixture.router = settings.biased_interleaved ? add_map(name + ".router", /*bias=*/true)
-                                               : add_map(name + ".gate", /*bias=*/false);
+  Linear* const router = settings.biased_interleaved ? add_map(name + ".router", /*bias=*/true)
+                                                     : add_map(name + ".gate", /*bias=*/false);
+  router->output_scale = settings.router_factor;
+  mixture.router = router;
   mixture.experts_per_token = settings.num_experts_per_tok;
   mixture.normalise = settings.norm_topk_prob;
   if (settings.stacked) {
@@ -135,6 +137,10 @@ Mixture Model::make_mixture(const std::string& name, int64_t index) {
   mixture.scale = settings.routed_scaling_factor;
   mixture.added_to_sum = settings.added_to_sum;
   mixture.least_sum = settings.least_sum;
+  if (settings.moe_hidden_size > 0) {
+    mixture.output_norm = norm_of(experts + ".post_expert_norm");
+    mixture.output_norm.eps = config_.post_norm_eps;
+  }
   if (settings.shared_expert_intermediate_size == 0) return mixture;
   if (config_.fused_gate_up) {
     mixture.shared_expert =
@@ -159,7 +165,7 @@ void Model::add_stacked_experts(const std::string& name, const std::string& gate
   };
   const int64_t width = config_.mixture.moe_intermediate_size;
   for (int64_t expert = 0; expert < config_.mixture.num_experts; ++expert) {
-    Linear* const output = map_of_expert(expert, down, "down_proj", 0, config_.hidden_size);
+    Linear* const output = map_of_expert(expert, down, "down_proj", 0, config_.expert_size());
     output->output_scale = config_.residual_multiplier;
     mixture.experts.push_back({map_of_expert(expert, gate_up, "gate_proj", 0, width),
                                map_of_expert(expert, gate_up, "up_proj", width, width), output,
@@ -301,6 +307,13 @@ DecoderLayer Model::make_layer(int64_t index) {
   weights.after_attention = norm(names.after_attention);
   weights.before_mlp = config_.parallel ? weights.before_attention : norm(names.before_mlp);
   weights.after_mlp = norm(names.after_mlp);
+  if (config_.has_residual_gates()) {
+    weights.after_attention = plain_norm(config_.hidden_size);
+    weights.attention_residual = {&parameter(prefix + "post_attention_residual_gate.gate"),
+                                  config_.residual_temperature};
+    weights.mlp_residual = {&parameter(prefix + "post_feedforward_residual_gate.gate"),
+                            config_.residual_temperature};
+  }
   if (config_.post_norm_eps > 0.0)
     weights.after_attention.eps = weights.after_mlp.eps = config_.post_norm_eps;
   const bool mixes = config_.has_mixer(index);
@@ -325,6 +338,11 @@ DecoderLayer Model::make_layer(int64_t index) {
   } else if (config_.has_mlp(index)) {
     weights.mlp = make_mlp(mlp);
     if (config_.is_sparse(index)) make_mixture_next_to_mlp(prefix, weights);
+  }
+  if (weights.mixture.output_norm.weight != nullptr) {
+    weights.into_experts = add_map(mlp + ".pre_expert_proj", /*bias=*/false);
+    weights.before_experts = norm_of(mlp + ".pre_expert_norm");
+    weights.out_of_experts = add_map(mlp + ".post_expert_proj", /*bias=*/false);
   }
   if (config_.has_low_rank_streams()) {
     weights.attention_streams = stream_mixer(prefix + "attn_hyper_connection", /*gives=*/true);

@@ -15,6 +15,7 @@ from goldens.models.indexed_models import INDEXED_MODELS
 from goldens.models.key_block_models import KEY_BLOCK_MODELS
 from goldens.models.kimi_models import KIMI_MODELS
 from goldens.models.mixture_models import MIXTURE_MODELS
+from goldens.models.muse_models import MUSE_MODELS
 from goldens.models.qwen4_models import QWEN4_MODELS
 from goldens.models.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
@@ -215,5 +216,6 @@ MODELS = {
     **TRAINED_POSITION_MODELS,
     **KEY_BLOCK_MODELS,
     **GLM5_NEXT_MODELS,
+    **MUSE_MODELS,
     **QWEN4_MODELS,
 }

@@ -1,8 +1,8 @@
-"""The tiny models most of whose layers are short convolutions between two gates: LFM2 and its mixture. Some rows are shorter than a kernel."""
+"""The tiny models most of whose layers are short convolutions between two gates: LFM2, its mixture and LFM3. Some rows are shorter than a kernel."""
 
 from goldens.models.family_models import ALL, ONE, OTHER_EPS
 from goldens.models.recurrent_models import SHORT
-from goldens.specs import Model
+from goldens.specs import Model, rope
 
 CONVOLUTION_MODELS = {
     # Layer 1 attends; the width of MLPs is worked out: 14 of 13.
@@ -62,5 +62,44 @@ CONVOLUTION_MODELS = {
         },
         legacy=None,
         batches=ONE,
+    ),
+    # A kernel of 7 beside windows of 6, a rotation of each kind, half of which turns in layers that see all tokens.
+    "lfm3": Model(
+        "lfm3",
+        seed=514,
+        settings={
+            **OTHER_EPS,
+            "norm_eps": 1e-3,
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "layer_types": ["conv", "sliding_attention", "conv", "full_attention"],
+            "sliding_window": 6,
+            "rope_parameters": {
+                "full_attention": rope(500.0, "proportional", partial_rotary_factor=0.5),
+                "sliding_attention": rope(100.0),
+            },
+            "tie_word_embeddings": True,
+        },
+        legacy=None,
+        batches={**ALL, **SHORT},
+    ),
+    # The class's own kinds of layers and rotations, without gates and norms of outputs.
+    "lfm3-plain": Model(
+        "lfm3",
+        seed=516,
+        settings={
+            **{key: value for key, value in OTHER_EPS.items() if key != "rope_parameters"},
+            "norm_eps": 1e-5,
+            "num_hidden_layers": 5,
+            "head_dim": 4,
+            "conv_L_cache": 3,
+            "sliding_window": 4,
+            "attention_bias": True,
+            "use_sandwich_norm": False,
+            "use_attention_gate": False,
+            "tie_word_embeddings": False,
+        },
+        legacy=None,
+        batches={**ONE, **SHORT},
     ),
 }

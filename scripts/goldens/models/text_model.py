@@ -39,7 +39,7 @@ def register_text_model(package, name):
                 input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs
             )
             hidden = outputs[0] if isinstance(logits_to_keep, int) and logits_to_keep == 0 else outputs[0][:, -logits_to_keep:]
-            logits = self.lm_head(hidden)
+            logits = self.lm_head(hidden) * getattr(self.config, "output_multiplier", 1.0)
             cap = getattr(self.config, "final_logit_softcapping", None)
             if cap is not None:
                 logits = torch.tanh(logits / cap) * cap

@@ -149,6 +149,9 @@ const ConfigReader::OtherNames kKimiNames = {{"max_position_embeddings", "model_
                                              {"num_experts_per_tok", "num_experts_per_token"},
                                              {"n_shared_experts", "num_shared_experts"}};
 
+// What LFM3's class reads as well as its own name.
+const ConfigReader::OtherNames kLfm3Names = {{"norm_eps", "rms_norm_eps"}};
+
 Config parse_settings(const ConfigReader& given) {
   const Family& family = find_family(given);
   const bool key_blocks = family.indexers == Indexers::kOfKeyBlocks;
@@ -158,6 +161,7 @@ Config parse_settings(const ConfigReader& given) {
                                        : json::object();
   const ConfigReader settings = family.step || family.compressed || key_blocks ? given.of(own)
                                 : family.kimi ? given.with_other_names(kKimiNames)
+                                : family.lfm3 ? given.with_other_names(kLfm3Names)
                                               : given;
   Config config;
   config.family = family.name;
@@ -235,11 +239,14 @@ NormNames Config::norm_names(int64_t layer) const {
   if (norm_after) return {"", "post_attention_layernorm", "", "post_feedforward_layernorm"};
   if (glm_norm_names)
     return {"input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"};
+  const FamilyModules& modules = modules_of(*this);
+  if (sandwich_norms && modules.after_attention != nullptr)
+    return {modules.before_attention, modules.after_attention, modules.before_mlp, modules.after_mlp};
   if (sandwich_norms) {
     return {"input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
             "post_feedforward_layernorm"};
   }
-  return {modules_of(*this).before_attention, "", modules_of(*this).before_mlp, ""};
+  return {modules.before_attention, "", modules.before_mlp, ""};
 }
 
 Config parse_config(std::string_view text, const std::string& where) {

@@ -142,6 +142,10 @@ struct Config {
   /// multiplies by its weight where the others add one; the norms of outputs have an epsilon of their own.
   bool plain_norms = false;
   double post_norm_eps = 0.0;
+  /// muse_spark: heads of what attention gives have a norm without a weight, before its gate, and so has what
+  /// attention adds; what the MLP adds is normed after it is scaled (residual_gate.h). Both are added by
+  /// gates of this temperature; 0: by none of this.
+  double residual_temperature = 0.0;
   bool parallel = false;                // cohere: attention and MLP read one norm of the layer's input
   double embedding_scale = 1.0;         // gemma: sqrt(hidden_size); granite: embedding_multiplier
   bool rounds_embedding_scale = false;  // gemma: to the dtype of the parameters
@@ -309,6 +313,9 @@ struct Config {
   bool has_head_gates() const { return has_streams() && !hyper.head_reads_mean && !has_low_rank_streams(); }
   /// Whether maps of all streams, and not gates of each, say what is read of them and given to them.
   bool has_low_rank_streams() const { return hyper.lowrank > 0; }
+  /// Numbers of a token that experts read and give.
+  int64_t expert_size() const { return mixture.moe_hidden_size > 0 ? mixture.moe_hidden_size : hidden_size; }
+  bool has_residual_gates() const { return residual_temperature > 0.0; }
   /// Numbers of a token between two layers: those of its residual streams, side by side.
   int64_t residual_width() const { return has_streams() ? hyper.streams * hidden_size : hidden_size; }
   /// Whether the backward pass reads what attention and MLP give: a norm's, or that of their shares in

@@ -41,6 +41,9 @@ constexpr const char* kMiniMaxM3Text = R"({"vocab_size": 200064, "hidden_size": 
 constexpr const char* kMuseGlimmerText =
     R"({"vocab_size": 202048, "hidden_size": 6656, "intermediate_size": 19968,
   "num_hidden_layers": 52, "num_attention_heads": 32, "num_key_value_heads": 2})";
+constexpr const char* kMuseSparkText =
+    R"({"vocab_size": 202048, "hidden_size": 8192, "intermediate_size": 16384,
+  "num_hidden_layers": 62, "num_attention_heads": 128, "num_key_value_heads": 16})";
 constexpr const char* kStep37Text = R"({"vocab_size": 128815, "hidden_size": 4096, "intermediate_size": 11264,
   "num_hidden_layers": 45, "num_attention_heads": 64, "num_key_value_heads": 8})";
 constexpr const char* kDeepseekV3Sizes =
@@ -187,6 +190,13 @@ constexpr auto kFamilies = std::to_array<Family>({
                .down = "w2", .last_norm = "embedding_norm"},
    .rope = {.theta = 1e6},
    .experts = {.router = Router::kAfterDense, .correction = "expert_bias", .parameters_in_peft = true}},
+  {.name = "lfm3", .positions = 128000, .rms_norm_eps = 1e-5, .norm_eps = "norm_eps", .tied = true, .head_dim = 128,
+   .pad_token_id = 124893, .qk_norm = QkNorm::kOfHeads, .recurrent = true, .lfm3 = true,
+   .modules = {.before_attention = "operator_norm", .before_mlp = "ffn_norm", .after_attention = "post_operator_norm",
+               .after_mlp = "post_ffn_norm", .recurrence = "conv", .mlp = "feed_forward", .gate = "w1", .up = "w3",
+               .down = "w2", .last_norm = "embedding_norm"},
+   .windows = {.layers = WindowLayers::kByTypes, .size = 256},
+   .rope = {.theta = 1e6, .types = RopeTypes::kProportional, .of_windows = true, .of_class = ClassRope::kLfm3}},
   {.name = "llama", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey},
   {.name = "minimax_m2", .positions = 196608, .head_dim = 128, .bias = kNoBias,
    .qk_norm = QkNorm::kOfWholeProjections, .rope = {.theta = 5e6, .partial = 1.0, .reads_rotary_dim = true},
@@ -224,6 +234,13 @@ constexpr auto kFamilies = std::to_array<Family>({
    .final_softcapping = 20.0,
    .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .from_last = true, .size = 2048},
    .no_rope = NoRope::kByThetas},
+  {.name = "muse_spark_text", .whole = {.model_type = "muse_spark", .sizes = kMuseSparkText}, .positions = 1048576,
+   .rms_norm_eps = 1e-5, .head_dim = 64, .norms = NormLayout::kAround, .norm_adds_one = true, .muse = true,
+   .muse_spark = true, .final_softcapping = 20.0,
+   .modules = {.before_mlp = "pre_feedforward_layernorm", .after_attention = "", .after_mlp = "post_feedforward_layernorm"},
+   .windows = {.layers = WindowLayers::kAllButEvery, .period = 4, .from_last = true, .size = 2048},
+   .no_rope = NoRope::kByThetas, .rope = {.theta = 5e5},
+   .experts = {.router = Router::kMuseSpark, .parameters_in_peft = true}},
   {.name = "nemotron_h", .positions = 4096, .rms_norm_eps = 1e-5, .norm_eps = "layer_norm_epsilon", .head_dim = 128,
    .pad_token_unread = true, .one_part_layers = true,
    .bias = {.qkv_key = nullptr, .output_key = nullptr, .mlp_key = "mlp_bias"}, .activation = Activation::kRelu2,

@@ -115,13 +115,24 @@ void parse_norms(const ConfigReader& settings, const Family& family, Config& con
   config.sandwich_norms = config.glm_norm_names || family.norms == NormLayout::kAround;
 }
 
-// Muse Glimmer's norms, gate and factors.
+// Muse Glimmer's and Spark's norms, gate and factors.
 void parse_muse(const ConfigReader& settings, const Family& family, Config& config) {
   if (!family.muse) return;
+  const bool spark = family.muse_spark;
   config.plain_norms = config.output_gate_map = true;
   config.post_norm_eps = settings.positive("post_norm_eps", 1e-8);
-  config.attention_scale *= settings.positive("qk_scale_factor", 3.87);
-  config.logits_scaling = 1.0 / settings.positive("output_multiplier", 0.19611613513818404);
+  config.attention_scale *= settings.positive("qk_scale_factor", spark ? 5.4730064863875 : 3.87);
+  config.logits_scaling =
+      1.0 / settings.positive("output_multiplier", spark ? 0.1767766952966369 : 0.19611613513818404);
+  if (!spark) return;
+  config.residual_temperature = settings.positive("residual_gate_temperature", 0.3);
+  // transformers' class has a base of its own where rope_parameters is absent, whatever stands outside, and
+  // another where that lacks one.
+  constexpr const char* kRope = "rope_parameters";
+  for (const char* key : {"rope_theta", "rope_scaling"}) {
+    if (settings.find(key) != nullptr) settings.refuse(key, fmt::format("{} instead of it", kRope));
+  }
+  if (settings.find(kRope) != nullptr) settings.inner(kRope).positive("rope_theta", 0.0);
 }
 
 // Constant factors: Gemma's of the embedding, Granite's, and Cohere's of the logits.

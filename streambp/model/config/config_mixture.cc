@@ -27,19 +27,6 @@ std::vector<bool> sparse_layers(const ConfigReader& settings, int64_t layers) {
 
 constexpr const char* kMlpTypes = "mlp_layer_types";
 
-// A word for each layer.
-std::vector<bool> sparse_by_types(const ConfigReader& settings, int64_t layers) {
-  const json& types = *settings.find(kMlpTypes);
-  std::vector<bool> sparse;
-  bool good = types.is_array() && types.size() == static_cast<std::size_t>(layers);
-  for (std::size_t i = 0; good && i < types.size(); ++i) {
-    good = types[i] == "dense" || types[i] == "sparse";
-    sparse.push_back(types[i] == "sparse");
-  }
-  if (!good) settings.refuse(kMlpTypes, fmt::format("dense or sparse for each of the {} layers", layers));
-  return sparse;
-}
-
 // Scores are corrected sigmoids, whose sum DeepSeek V3's class and its kin keep from 0.
 void set_sigmoids(MixtureSettings& mixture) {
   mixture.sigmoid_scores = mixture.corrected = true;
@@ -346,6 +333,8 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
       return parse_step_mixture(settings, config);
     case Router::kBesideDense:
       return parse_beside_dense(settings, config);
+    case Router::kMuseSpark:
+      return parse_muse_spark_mixture(settings, config);
     case Router::kHashed:
       return parse_hashed_mixture(settings, config);
     case Router::kSoftmax:
@@ -372,6 +361,18 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
 }
 
 }  // namespace
+
+std::vector<bool> sparse_by_types(const ConfigReader& settings, int64_t layers) {
+  const json& types = *settings.find(kMlpTypes);
+  std::vector<bool> sparse;
+  bool good = types.is_array() && types.size() == static_cast<std::size_t>(layers);
+  for (std::size_t i = 0; good && i < types.size(); ++i) {
+    good = types[i] == "dense" || types[i] == "sparse";
+    sparse.push_back(types[i] == "sparse");
+  }
+  if (!good) settings.refuse(kMlpTypes, fmt::format("dense or sparse for each of the {} layers", layers));
+  return sparse;
+}
 
 void parse_router_loss(const ConfigReader& settings, MixtureSettings& mixture) {
   const double coefficient = settings.number("router_aux_loss_coef").value_or(0.001);

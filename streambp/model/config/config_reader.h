@@ -198,6 +198,9 @@ void parse_indexer(const ConfigReader& settings, const Family& family, Config& c
 void parse_group_indexer(const ConfigReader& settings, const Family& family, Config& config);
 void parse_gemma4(const ConfigReader& settings, const Family& family, Config& config);
 void parse_mixture(const ConfigReader& settings, const Family& family, Config& config);
+/// Which layers have experts, by mlp_layer_types, which has to be there.
+std::vector<bool> sparse_by_types(const ConfigReader& settings, int64_t layers);
+void parse_muse_spark_mixture(const ConfigReader& settings, Config& config);
 void parse_router_loss(const ConfigReader& settings, MixtureSettings& mixture);
 /// What Step 3.7's files say otherwise than transformers writes it, in transformers' words; and what its
 /// class alone has, but for its mixture, once the windows are there.
@@ -209,6 +212,8 @@ void parse_step(const ConfigReader& settings, Config& config);
 /// the state space are.
 void parse_block_heads(const ConfigReader& settings, Config& config);
 void parse_shared_blocks(const ConfigReader& settings, Config& config);
+/// LFM3's: its layers of each kind, their convolutions, gates of heads, and norms of outputs.
+void parse_lfm3(const ConfigReader& settings, const Family& family, Config& config);
 /// Likewise DeepSeek V4's, of attention, streams and indexers; and its mixture.
 nlohmann::json in_words_of_deepseek_v4(const ConfigReader& settings);
 void parse_compressed(const ConfigReader& settings, Config& config);

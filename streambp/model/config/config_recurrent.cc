@@ -321,6 +321,7 @@ std::string layer_parts(const ConfigReader& settings) {
 }
 
 void parse_recurrent(const ConfigReader& settings, const Family& family, Config& config) {
+  if (family.lfm3) return parse_lfm3(settings, family, config);
   if (family.one_part_layers) {
     parse_parts(settings, config);
   } else if (family.kimi || family.glm5_next) {

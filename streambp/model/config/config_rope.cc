@@ -244,8 +244,8 @@ void parse_rotary_dim(const ConfigReader& settings, const FamilyRope& family,
     return;
   }
   config.rotary_dim = config.head_dim;
-  if (config.gemma4.global_head_dim > 0) {  // its rope says how many of the pairs turn
-    config.rotary_dim = config.gemma4.global_head_dim;
+  if (family.types == RopeTypes::kProportional) {  // whose rope says how many of the pairs turn
+    if (config.gemma4.global_head_dim > 0) config.rotary_dim = config.gemma4.global_head_dim;
     settings.only(kKey, nullptr);
     for (const ConfigReader& object : objects) {
       if (find_type(object, family.types).type != RopeType::kProportional) object.only(kKey, 1);
@@ -328,8 +328,9 @@ void scale_latent(const std::vector<ConfigReader>& objects, Config& config) {
   config.attention_scale *= scale * scale;
 }
 
-// Gemma 4's class reads rope_parameters alone, with an object for each kind of layer that there is.
-void check_gemma4_ropes(const ConfigReader& settings, const Config& config, const RopeObjects& objects) {
+// Gemma 4's and LFM3's classes read rope_parameters alone, with an object for each kind of layer that there
+// is.
+void check_ropes_of_kinds(const ConfigReader& settings, const Config& config, const RopeObjects& objects) {
   constexpr const char* kKey = "rope_parameters";
   settings.only("rope_scaling", nullptr);
   settings.only("rope_theta", nullptr);
@@ -362,7 +363,7 @@ void parse_rope(const ConfigReader& settings, const Family& family, Config& conf
   const FamilyRope& of_family = family.rope;
   const bool two = of_family.of_windows;
   RopeObjects objects = rope_objects(settings, two);
-  if (of_family.types == RopeTypes::kProportional) check_gemma4_ropes(settings, config, objects);
+  if (of_family.types == RopeTypes::kProportional) check_ropes_of_kinds(settings, config, objects);
   const std::string class_default = fmt::format("the default of {}", family.name);
   if (objects.full.empty() && of_family.of_class != ClassRope::kNone) {
     if (of_family.null_is_ambiguous && settings.has("rope_scaling"))

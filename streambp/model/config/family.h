@@ -79,11 +79,11 @@ enum class RopeTypes {
   kUsual,         // all but proportional
   kLongrope,      // default and longrope (Phi-3)
   kYarn,          // yarn alone, with a scale of queries (Ministral 3, Mistral 4)
-  kProportional,  // default and proportional, of each kind of layer its own object (Gemma 4)
+  kProportional,  // default and proportional, of each kind of layer its own object (Gemma 4, LFM3)
 };
 
 /// The object that a class takes where the file has none (rope_defaults.h); none: plain rotation.
-enum class ClassRope { kNone, kGemma4, kGptOss, kMinistral3, kMistral4, kMistralLarge4 };
+enum class ClassRope { kNone, kGemma4, kGptOss, kLfm3, kMinistral3, kMistral4, kMistralLarge4 };
 
 struct FamilyRope {
   double theta = 1e4;
@@ -116,6 +116,7 @@ enum class Router {
   kStep,         // sigmoids and a correction, in the layers of mlp_layer_types (Step 3.7)
   kBesideDense,  // sigmoids and a correction, as wide as intermediate_size, in the layers of mlp_layer_types
                  // (MiniMax M3)
+  kMuseSpark,    // sigmoids and a correction, of a narrower stream, in the layers of mlp_layer_types
   kHashed,       // square roots of softplus and a correction, or a table of tokens' experts (DeepSeek V4)
 };
 
@@ -190,6 +191,8 @@ struct FamilyModules {
   const char* attention = "self_attn";
   const char *q_norm = "q_norm", *k_norm = "k_norm", *out = "o_proj";
   const char *before_attention = "input_layernorm", *before_mlp = "post_attention_layernorm";
+  /// In a sandwich, where these are not the usual ones.
+  const char *after_attention = nullptr, *after_mlp = nullptr;
   const char* recurrence = "linear_attn";
   const char* mlp = "mlp";
   const char *gate = "gate_proj", *up = "up_proj", *gate_up = "gate_up_proj", *down = "down_proj";
@@ -227,6 +230,7 @@ struct Family {
   bool multipliers = false;       // Granite's
   bool scales_logits = false;     // Cohere's logit_scale
   bool muse = false;              // plain norms, a gate of what attention gives, two more factors
+  bool muse_spark = false;        // the same with gated residual streams, and other defaults
   bool step = false;          // heads of layers with a window, a gate for each, clamped MLPs: config_step.cc
   bool clamped_gate = false;  // GPT-OSS's, or with kOfKeyBlocks of all MLPs
   bool attention_sinks = false;
@@ -248,6 +252,7 @@ struct Family {
   bool glm5_next = false;         // the same with a bound, and GLM-5.3's indexers, streams and clamps
   bool qwen4_exp = false;         // Qwen4-Exp's streams, indexers and embeddings of n-grams
   bool convolutions = false;      // instead of the delta rule, and LFM2's keys of sizes
+  bool lfm3 = false;              // likewise, and windows, a gate for each head and norms of outputs by keys
   std::optional<FamilyStateSpace> state_space = std::nullopt;  // instead of the delta rule
   const char* mlp_width = "intermediate_size";
   FamilyModules modules = {};

@@ -50,6 +50,11 @@ struct MixtureSettings {
   /// own and give theirs through norms of their own. All experts of a layer are two tensors, [out, in] for
   /// each; each expert's weight is multiplied by a trained number.
   bool next_to_mlp = false;
+  /// muse_spark: experts read and give as many numbers, between two maps (pre_expert_proj, post_expert_proj);
+  /// what is read is normed, and what each expert gives; the router's logits are multiplied by a factor.
+  /// 0: they read and give hidden_size.
+  int64_t moe_hidden_size = 0;
+  double router_factor = 1.0;
   bool stacked =
       false;  // hy_v4, mistral4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each
   /// deepseek_v4: scores are square roots of the softplus of the router's logits; and of each layer, whether

@@ -30,10 +30,10 @@ inline bool is_of_indexer(const std::string& name) {
   return name.find(".indexer.") != std::string::npos;
 }
 
-/// Whether a parameter of this name has the role ParameterRole::kHyper.
+/// Whether a parameter of this name has the role ParameterRole::kHyper: of Muse Spark's residual gates too.
 inline bool is_of_hyper_connection(const std::string& name) {
   return name.find(".attn_hc.") != std::string::npos || name.find(".ffn_hc.") != std::string::npos ||
-         name.find(".hc_head.") != std::string::npos;
+         name.find(".hc_head.") != std::string::npos || name.ends_with("_residual_gate.gate");
 }
 
 /// Whether a parameter of this name never has a gradient.

@@ -45,6 +45,7 @@ std::vector<ParameterShape> parameter_shapes(const Config& config) {
       for (const char* gates : {"attn_hc.", "ffn_hc."})
         list.stream_gates(at + gates, 2, "", config.hyper.sinkhorn_iters > 0);
     }
+    if (config.has_residual_gates()) list.residual_gates(at);
     if (config.has_per_layer_inputs()) list.per_layer_maps(at);
     if (config.layer_scalar) list.layer_scalar(at);
   }

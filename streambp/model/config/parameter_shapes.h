@@ -22,7 +22,7 @@ enum class ParameterRole {
   kCorrection,   // [experts]: of a router's choice; never trained, float32 or wider in every model
   kHash,         // [tokens, k]: the experts of each token; never trained, float32 or wider in every model
   kScalar,       // [1]: of a layer's output; never trained
-  kHyper,        // of a hyper-connection's gates; float32 or wider in every model
+  kHyper,        // of a hyper-connection's gates, or of one stream's; float32 or wider in every model
   kIndexer,      // of an indexer's maps and norm: never trained
   kHead,         // lm_head.weight or score.weight
 };

@@ -25,6 +25,13 @@ inline const nlohmann::json& gemma4_rope() {
   return kRope;
 }
 
+// The same of an LFM3.
+inline const nlohmann::json& lfm3_rope() {
+  static const nlohmann::json kRope = {
+      {"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}, {"rope_theta", 1e6}};
+  return kRope;
+}
+
 // The rope of a GPT-OSS whose file has none: its class's.
 inline const nlohmann::json& gpt_oss_rope() {
   static const nlohmann::json kRope = {
@@ -56,6 +63,7 @@ inline const nlohmann::json& class_rope(ClassRope rope) {
   if (rope == ClassRope::kMistral4) return mistral4_rope();
   if (rope == ClassRope::kMistralLarge4) return mistral_large4_rope();
   if (rope == ClassRope::kGemma4) return gemma4_rope();
+  if (rope == ClassRope::kLfm3) return lfm3_rope();
   return rope == ClassRope::kGptOss ? gpt_oss_rope() : ministral3_rope();
 }
 

@@ -157,6 +157,12 @@ class ShapeList {
     add("scale", {scales + (mixes ? 1 : 0)});
   }
 
+  // Those by which Muse Spark's halves are added to the stream.
+  void residual_gates(const std::string& at) {
+    for (const char* name : {"post_attention_residual_gate.gate", "post_feedforward_residual_gate.gate"})
+      shapes_.push_back({at + name, {config_.hidden_size}, ParameterRole::kHyper});
+  }
+
   void dense_mlp(const std::string& at, int64_t width) {
     const int64_t hidden = config_.hidden_size;
     if (config_.fused_projections || config_.fused_gate_up) {
@@ -257,13 +263,19 @@ class ShapeList {
                            ParameterRole::kExperts,
                            /*of_expert=*/true});
       };
-      add("gate_up_proj", 2 * mixture.moe_intermediate_size, config_.hidden_size);
-      add("down_proj", config_.hidden_size, mixture.moe_intermediate_size);
+      add("gate_up_proj", 2 * mixture.moe_intermediate_size, config_.expert_size());
+      add("down_proj", config_.expert_size(), mixture.moe_intermediate_size);
     }
     for (int64_t expert = 0; !mixture.stacked && expert < mixture.num_experts; ++expert) {
       dense_mlp(fmt::format("{}{}.{}.", at, experts_module(config_), expert), mixture.moe_intermediate_size);
     }
     of_expert_ = false;
+    if (mixture.moe_hidden_size > 0) {
+      norm(in + "experts.post_expert_norm", mixture.moe_hidden_size);
+      linear(in + "pre_expert_proj", mixture.moe_hidden_size, config_.hidden_size);
+      norm(in + "pre_expert_norm", mixture.moe_hidden_size);
+      linear(in + "post_expert_proj", config_.hidden_size, mixture.moe_hidden_size);
+    }
     if (mixture.shared_expert_intermediate_size == 0) return;
     if (mixture.shared_expert_ungated)
       return dense_mlp(in + "shared_experts.", mixture.shared_expert_intermediate_size);

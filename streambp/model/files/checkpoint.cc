@@ -158,7 +158,7 @@ std::optional<std::string> text_name(const std::string& name) {
 // Step 3.7 one of the three (num_nextn_predict_layers; ERNIE 4.5's mtp_block and its like): transformers
 // leaves them out too.
 bool is_of_next_token_layer(const std::string& name, const Config& config) {
-  const int64_t further = config.gates_heads ? 3 : 1;
+  const int64_t further = family_of(config).step ? 3 : 1;
   for (int64_t layer = 0; layer < further; ++layer) {
     if (config.mixture.corrected &&
         name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers + layer)))

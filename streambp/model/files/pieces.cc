@@ -39,7 +39,7 @@ std::vector<ExpertsTensor> experts_tensors(const Config& config) {
   const std::string experts = experts_module(config) + ".";
   std::vector<ExpertsTensor> tensors{{experts + "gate_up_proj", 2 * width, {modules.gate, modules.up}},
                                      {experts + "down_proj", hidden, {modules.down}}};
-  if (!config.gates_heads) return tensors;
+  if (!family_of(config).step) return tensors;
   tensors.push_back({"moe.gate_proj.weight", width, {modules.gate}});  // as Step 3.7 is published
   tensors.push_back({"moe.up_proj.weight", width, {modules.up}});
   tensors.push_back({"moe.down_proj.weight", hidden, {modules.down}});

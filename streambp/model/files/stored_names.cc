@@ -63,6 +63,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kStepModu
      {".moe.router_bias", ".mlp.gate.e_score_correction_bias"},
      {".share_expert.", ".mlp.shared_experts."}}};
 
+// What LFM3's files call the map of its gates.
+constexpr std::pair<std::string_view, std::string_view> kLfm3Gate = {".self_attn.gate_proj.",
+                                                                     ".self_attn.g_proj."};
+
 // What DeepSeek V4's files call modules, in the order in which names are replaced: those of indexers, which
 // have a compressor there and here are a part of one, before the others.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kDeepseekV4Modules = {
@@ -233,6 +237,7 @@ std::string stored_name(const Config& config, const std::string& parameter) {
     return name;
   }
   if (config.has_low_rank_streams()) return name;
+  if (family_of(config).lfm3) return with_replaced(std::move(name), kLfm3Gate.second, kLfm3Gate.first);
   if (config.has_streams()) {
     for (const auto& [stored, ours] : kHunyuanModules) name = with_replaced(std::move(name), ours, stored);
     return name;
@@ -263,7 +268,8 @@ std::string parameter_name(const Config& config, const std::string& stored) {
     for (const auto& [theirs, ours] : kMiniMaxM3Modules) name = with_replaced(std::move(name), theirs, ours);
     return name;
   }
-  if (config.gates_heads) {
+  if (family_of(config).lfm3) return with_replaced(std::move(name), kLfm3Gate.first, kLfm3Gate.second);
+  if (family_of(config).step) {
     for (const auto& [theirs, ours] : kStepModules) name = with_replaced(std::move(name), theirs, ours);
   }
   if (family_of(config).glm5_next) {

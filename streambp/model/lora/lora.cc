@@ -264,7 +264,7 @@ class Targets {
 
   void add_experts(const std::string& experts, const std::string& part) {
     const bool is_down = part == "down_proj";
-    const int64_t hidden = config_.hidden_size;
+    const int64_t hidden = config_.expert_size();
     const int64_t width = config_.mixture.moe_intermediate_size;
     LoraTarget target = sized(experts, fmt::format("{}.{}", experts, part), is_down ? hidden : 2 * width,
                               is_down ? width : hidden);

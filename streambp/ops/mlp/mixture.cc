@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "streambp/error.h"
 #include "streambp/memory/meter.h"
@@ -19,6 +20,7 @@ struct Share {
   at::Tensor indices;  // [r] int64: among the n * k choices, in the order of tokens
   at::Tensor tokens;   // [r] int64: rows of x
   at::Tensor weights;  // [r, 1], in the dtype of x
+  at::Tensor given;    // [r, D], what the expert gives before Mixture::output_norm, where there is one
   GatedMlpSaved saved;
 };
 
@@ -64,7 +66,7 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   std::vector<Share> shares;
   if (!has_values(choices)) {
     const at::Tensor indices = at::empty({(choices.numel() + experts - 1) / experts}, choices.options());
-    return {{.indices = indices, .tokens = at::empty_like(indices), .weights = {}, .saved = {}}};
+    return {{.indices = indices, .tokens = at::empty_like(indices), .weights = {}, .given = {}, .saved = {}}};
   }
   const auto [sorted, order] = at::sort(choices.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
   // Where each expert's choices begin: the one copy that the host waits for, as it sizes what follows.
@@ -78,6 +80,7 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
                       .indices = indices,
                       .tokens = indices.div(choices.size(1), "floor"),
                       .weights = {},
+                      .given = {},
                       .saved = {}});
   }
   return shares;
@@ -97,7 +100,7 @@ at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
     const LowRankAdapter& adapter = *router.adapter;
     logits.addmm_(at::mm(rows, transposed(*adapter.a)), transposed(*adapter.b), /*beta=*/1, adapter.scale);
   }
-  return logits;
+  return router.output_scale == 1.0 ? logits : logits.mul_(router.output_scale);
 }
 
 /// [n, X], float32 or wider.
@@ -180,12 +183,17 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Te
       share.saved = save_gated(expert, gather_rows(x, share.tokens));
     } else {
       const at::Tensor product = gated_product(expert, gather_rows(x, share.tokens), share.saved);
-      add_sorted_rows(y, share.tokens, linear_forward(*expert.down_proj, product).mul_(share.weights));
+      at::Tensor given = linear_forward(*expert.down_proj, product);
+      if (settings.output_norm.weight != nullptr) {
+        share.given = given;
+        given = norm_of_scaled_forward(share.given, settings.output_norm);
+      }
+      add_sorted_rows(y, share.tokens, given.mul_(share.weights));
     }
     share.saved.x.reset();  // gathered again: k copies of x would be more than the experts' own tensors
     if (!has_values(x)) {
       const int64_t rest = routing.choices.numel() - share.tokens.size(0);
-      for (const at::Tensor& kept : {share.saved.gate_proj, share.saved.up_proj}) {
+      for (const at::Tensor& kept : {share.saved.gate_proj, share.saved.up_proj, share.given}) {
         if (kept.defined()) routing.untouched.push_back(at::empty({rest, kept.size(1)}, kept.options()));
       }
     }
@@ -235,6 +243,16 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   return dp;
 }
 
+/// The gradient of the rows of an expert whose output is normed before it is weighted; `d_weights` [r, 1]
+/// receives that of its weights.
+at::Tensor backward_normed_expert(const Mixture& settings, Share& share, const at::Tensor& dy,
+                                  at::Tensor& d_weights) {
+  const at::Tensor given = std::exchange(share.given, {});
+  d_weights = (norm_of_scaled_forward(given, settings.output_norm) * dy).sum(1, /*keepdim=*/true);
+  const at::Tensor d_given = norm_of_scaled_backward(dy * share.weights, given, settings.output_norm);
+  return gated_mlp_backward(settings.experts[share.expert], std::move(share.saved), d_given);
+}
+
 /// The gradients of x and, where it is not x, of what the router reads; adds the parameters'.
 std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_router, const Mixture& settings,
                                  const MixtureRun& run, Routing& routing, const at::Tensor& dy) {
@@ -244,8 +262,11 @@ std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_route
     const GatedMlp& expert = settings.experts[share.expert];
     if (expert.trains_input_maps()) share.saved.x = gather_rows(x, share.tokens);
     at::Tensor d_share;
-    const at::Tensor d_rows = gated_mlp_backward(expert, std::move(share.saved),
-                                                 gather_rows(dy, share.tokens), share.weights, &d_share);
+    const at::Tensor d_rows =
+        settings.output_norm.weight != nullptr
+            ? backward_normed_expert(settings, share, gather_rows(dy, share.tokens), d_share)
+            : gated_mlp_backward(expert, std::move(share.saved), gather_rows(dy, share.tokens), share.weights,
+                                 &d_share);
     add_sorted_rows(dx, share.tokens, d_rows);
     d_weights.index_copy_(0, share.indices, d_share);
   }

@@ -15,6 +15,7 @@
 #include "streambp/ops/linear.h"
 #include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/mlp/router_choices.h"
+#include "streambp/ops/residual_gate.h"
 
 namespace streambp {
 
@@ -74,6 +75,8 @@ struct Mixture {
   double scale = 1.0;       // of the chosen experts' weights
   Parameter* expert_scale = nullptr;  // [X], Gemma 4: each expert's weights are multiplied by its own
   std::vector<GatedMlp> experts;
+  /// Muse Spark: of what each expert gives, before it is weighted, a norm_of_scaled; without a weight: none.
+  RmsNorm output_norm;
   int64_t experts_per_token = 1;
   /// Whether the chosen experts' weights are divided by their sum: a softmax of theirs. Sigmoids may all be
   /// 0, and a correction may choose improbable experts: what is added to the sum, and what it is at least.

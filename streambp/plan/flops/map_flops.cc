@@ -100,6 +100,10 @@ void add_mlp(const DecoderLayer::Weights& weights, MapFlops& mlp, MapFlops& down
   const Mixture& mixture = weights.mixture;
   if (mixture.router == nullptr) return;
   mlp.add(*mixture.router);
+  if (weights.into_experts != nullptr) {
+    mlp.add(*weights.into_experts);
+    down.add(*weights.out_of_experts);
+  }
   // Experts are of one size: whichever a token chooses, it costs as much.
   const double share =
       static_cast<double>(mixture.experts_per_token) / static_cast<double>(mixture.experts.size());

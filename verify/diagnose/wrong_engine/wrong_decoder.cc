@@ -74,12 +74,13 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
 WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, int64_t rope_length)
     : model_(model), config_(model.config()), settings_(settings), leaves_(model, settings) {
   if (!config_.linear_attention.empty() || config_.is_latent() || config_.is_compressed() ||
-      config_.mixture.sigmoid_scores || config_.gemma4.global_head_dim > 0)
+      config_.mixture.sigmoid_scores || config_.gemma4.global_head_dim > 0 || config_.has_residual_gates())
     throw InputError("a {} model: the wrong engines have no {}", config_.family,
                      config_.is_latent()                  ? "latent attention"
                      : config_.is_compressed()            ? "attention to blocks of rows"
                      : config_.mixture.sigmoid_scores     ? "routers of sigmoids"
                      : config_.gemma4.global_head_dim > 0 ? "layers of two sizes"
+                     : config_.has_residual_gates()       ? "gated residual streams"
                                                           : "recurrent layers");
   for (int64_t& window : config_.windows) {
     if (window > 0) window = settings.ignores_windows ? 0 : window + settings.window_offset;

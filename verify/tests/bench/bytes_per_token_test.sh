@@ -17,9 +17,9 @@ run 'one configuration, as records' 0 "${bytes[@]}" --seq-len 4096,8192 --method
 cmp -s stdout bytes/results.jsonl || fail 'stdout differs from results.jsonl'
 check 'that configuration' 'len(records) == 2 and all(r["way"] == "streambp, chunk 64, every 2" and r["measured_winner"] == "-" for r in records)' stdout
 # Each op of theirs has a kernel for the meta device, on which predictions run.
-kinds=cohere2-tiny,granite-hybrid-tiny,nemotron-h-tiny,bamba-tiny,lfm2-tiny,falcon-h1-tiny,lfm2-moe-tiny,granite-moe-tiny,ernie4-5-moe-tiny,deepseek-v32-tiny,glm-moe-dsa-tiny,kimi-linear-tiny,hy-v4-tiny,mistral-large4-tiny,minimax-m3-tiny,glm5-next-tiny,qwen4-exp-tiny
+kinds=cohere2-tiny,granite-hybrid-tiny,nemotron-h-tiny,bamba-tiny,lfm2-tiny,falcon-h1-tiny,lfm2-moe-tiny,granite-moe-tiny,ernie4-5-moe-tiny,deepseek-v32-tiny,glm-moe-dsa-tiny,kimi-linear-tiny,hy-v4-tiny,mistral-large4-tiny,minimax-m3-tiny,glm5-next-tiny,qwen4-exp-tiny,lfm3-tiny,muse-spark-tiny
 run 'models with layers of other kinds' 0 bytes-per-token --model "$kinds" --dtype float64 --quiet --seq-len 64,128 --method streambp --out kinds
-check 'one of each' 'len(records) == 17 and all(r["status"] == "ok" for r in records)' kinds/results.jsonl
+check 'one of each' 'len(records) == 19 and all(r["status"] == "ok" for r in records)' kinds/results.jsonl
 run 'three lengths' 2 "${bytes[@]}" --seq-len 64,128,256 --out bytes
 grep -q 'two lengths' stderr || fail 'stderr does not say what was expected'
 run 'no such model' 2 bytes-per-token --model qwen3-tiny,nonesuch --out bytes

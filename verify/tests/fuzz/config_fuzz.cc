@@ -87,6 +87,13 @@ constexpr const char* kQwen4Exp =
     R"("indexer_compress_ratio":2,"ple_layer_ids":[1],"ple_embed_dim":16,"ngram_vocab_size_base":9,)"
     R"("eos_token_id":[3]}})";
 
+constexpr const char* kMuseSpark =
+    R"(,"mlp_layer_types":["sparse","dense"],"num_local_experts":4,"num_experts_per_tok":2,)"
+    R"("moe_hidden_size":9,"residual_gate_temperature":0.5,"layer_rope_theta":[0,10]}})";
+constexpr const char* kLfm3 =
+    R"(,"layer_types":["conv","sliding_attention"],"use_attention_gate":true,"pad_token_id":1})";
+constexpr const char* kGlm4 = R"(,"pad_token_id":1,"attention_bias":true,"partial_rotary_factor":0.5})";
+
 std::vector<std::string> corpus() {
   const std::string sizes =
       R"("vocab_size":101,"hidden_size":32,"intermediate_size":44,"num_hidden_layers":2,)"
@@ -154,8 +161,9 @@ std::vector<std::string> corpus() {
           R"(,"num_local_experts":4,"num_experts_per_tok":2,"rotary_dim":4,"scoring_func":"sigmoid"})",
       R"({"model_type":"minimax_m3_vl","text_config":{)" + sizes + kMiniMaxM3,
       R"({"model_type":"qwen4_exp","text_config":{)" + sizes + kQwen4Exp,
-      R"({"model_type":"glm4",)" + sizes +
-          R"(,"pad_token_id":1,"attention_bias":true,"partial_rotary_factor":0.5})",
+      R"({"model_type":"muse_spark","text_config":{)" + sizes + kMuseSpark,
+      R"({"model_type":"lfm3",)" + sizes + kLfm3,
+      R"({"model_type":"glm4",)" + sizes + kGlm4,
       R"({"model_type":"gemma",)" + sizes + R"(,"hidden_act":"gelu"})",
       R"({"model_type":"gemma2",)" + sizes +
           R"(,"query_pre_attn_scalar":24,"attn_logit_softcapping":2,"final_logit_softcapping":null})",

@@ -186,6 +186,10 @@ inline constexpr const char* kStep37Tiny = R"({"layer_types": "first of 3", "num
   "swiglu_limits_shared": [0, 0.2, 0, 0.15], "rope_parameters": {"full_attention": {"rope_type": "llama3", "rope_theta": 500.0,
   "partial_rotary_factor": 0.5, "factor": 4.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
   "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
+// Muse Spark's published text model has the sizes of its class.
+inline constexpr const char* kMuseSparkTiny = R"({"sliding_window": 5, "post_norm_eps": 1e-2, "final_logit_softcapping": 3.0,
+  "output_multiplier": 0.7, "qk_scale_factor": 2.5, "residual_gate_temperature": 0.6, "mlp_layer_types": ["sparse", "dense"], "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "moe_hidden_size": 20,
+  "routed_scaling_factor": 1.3, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})";
 // clang-format on
 
 }  // namespace streambp

@@ -1,5 +1,6 @@
 // What presets of models with recurrent layers add to their sizes, as published files have it
 // (ibm-granite/granite-4.0-h-350m, -tiny and -small, ibm-fms/Bamba-9B, LiquidAI/LFM2-1.2B and LFM2-8B-A1B,
+// LiquidAI/LFM3-1.7B as transformers' class has it,
 // tiiuae/Falcon-H1-0.5B and -7B without their multipliers, nvidia/Nemotron-H-8B-Base-8K,
 // nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B, moonshotai/Kimi-Linear-48B-A3B, Zyphra/Zamba2-1.2B, -2.7B and -7B,
 // and Qwen's, config.json).
@@ -60,6 +61,12 @@ inline constexpr const char* kLfm2Cpu = R"({"norm_eps": 1e-5, "block_auto_adjust
   "layer_types": ["conv", "conv", "full_attention", "conv"]})";
 inline constexpr const char* kLfm2Tiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4, "block_multiple_of": 4,
   "layer_types": ["conv", "full_attention", "conv"]})";
+// Windows, kernels and rotations are the class's.
+inline constexpr const char* kLfm3 = R"({"pad_token_id": 124893})";
+inline constexpr const char* kLfm3Tiny = R"({"conv_L_cache": 5, "sliding_window": 6,
+  "layer_types": ["sliding_attention", "conv", "full_attention"], "rope_parameters": {"full_attention":
+  {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 500.0},
+  "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
 inline constexpr const char* kBamba9B = R"({"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_state": 128})";
 inline constexpr const char* kBambaTiny = R"({"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6,
   "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75], "mlp_bias": true, "partial_rotary_factor": 0.5})";

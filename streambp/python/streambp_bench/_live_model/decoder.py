@@ -12,7 +12,7 @@ PREFIX = "model.language_model."
 REPLACED = ("image_token_id", "video_token_id", "audio_token_id")
 # Inputs that belong to a tower: text alone is streamed.
 OF_TOWERS = ("pixel_values", "pixel_values_videos", "image_sizes", "image_grid_thw", "video_grid_thw", "image_position_ids", "video_position_ids",
-             "num_frames_per_video", "input_features", "input_features_mask", "mm_encoder_outputs", "per_layer_inputs")
+             "num_frames_per_video", "input_features", "input_features_mask", "input_values", "input_values_mask", "mm_encoder_outputs", "per_layer_inputs")
 # What whole models hand on for their towers alone, be there images or not.
 FOR_TOWERS = ("labels", "vision_feature_layer")
 

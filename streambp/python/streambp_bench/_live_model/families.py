@@ -4,12 +4,12 @@
 FAMILIES = (
     "Bamba", "Cohere", "Cohere2", "DeepseekV3", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "Exaone4", "FalconH1", "Gemma", "Gemma2", "Gemma3",
     "Gemma3Text", "Gemma4", "Glm4", "Glm4Moe", "Glm4MoeLite", "GlmMoeDsa", "GptOss", "Granite", "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "Helium",
-    "HYV4", "HunYuanDenseV1", "KimiLinear", "Lfm2", "Lfm2Moe", "Llama", "MiniMaxM2", "MiniMaxM3VL", "Ministral3", "Mistral", "Mistral4", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
+    "HYV4", "HunYuanDenseV1", "KimiLinear", "Lfm2", "Lfm2Moe", "Lfm3", "Llama", "MiniMaxM2", "MiniMaxM3VL", "Ministral3", "Mistral", "Mistral4", "Mixtral", "NemotronH", "Olmo2", "Olmo3",
     "Phi3", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe", "Qwen3_5Text", "Qwen4Exp", "SeedOss", "SmolLM3", "Zamba2",
 )
 # Those of which transformers has no class with a score.
 UNSCORED = ("Bamba", "Cohere", "Cohere2", "DeepseekV32", "DeepseekV4", "Ernie4_5", "Ernie4_5_Moe", "FalconH1", "Gemma3", "Gemma4", "Glm4Moe", "Glm4MoeLite", "GlmMoeDsa", "Granite",
-            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "MiniMaxM2", "MiniMaxM3VL", "NemotronH", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+            "GraniteMoe", "GraniteMoeHybrid", "GraniteMoeShared", "HYV4", "KimiLinear", "Lfm2", "Lfm2Moe", "Lfm3", "MiniMaxM2", "MiniMaxM3VL", "NemotronH", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
 CLASSES = tuple(f"{family}ForCausalLM" for family in FAMILIES if family not in ("Gemma3Text", "Qwen3_5Text")) + tuple(
     f"{family}ForSequenceClassification" for family in FAMILIES if family not in UNSCORED)
 # A whole model's class: what its decoder and its head alone would be, by the decoder's class.
@@ -17,6 +17,7 @@ WHOLE = {
     "Gemma3ForConditionalGeneration": {"Gemma3TextModel": "Gemma3ForCausalLM"},
     "Gemma4ForConditionalGeneration": {"Gemma4TextModel": "Gemma4ForCausalLM"},
     "MuseGlimmerForConditionalGeneration": {"MuseGlimmerTextModel": "MuseGlimmerForCausalLM"},
+    "MuseSparkForConditionalGeneration": {"MuseSparkTextModel": "MuseSparkForCausalLM"},
     "Mistral3ForConditionalGeneration": {"MistralModel": "MistralForCausalLM", "Ministral3Model": "Ministral3ForCausalLM", "Mistral4Model": "Mistral4ForCausalLM"},
     "Kimi_K25ForConditionalGeneration": {"DeepseekV3Model": "DeepseekV3ForCausalLM"},
     # Of which transformers has not the class of text alone.
@@ -39,6 +40,6 @@ ENGINE_PARTS = {
     ".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias",
 }
 # Model types whose files have the experts of a layer in two tensors, as transformers does.
-WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text", "mistral4")
+WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text", "muse_spark_text", "mistral4")
 # What a whole class's forward leaves out of its text config.
 NOT_RUN = {"Gemma3ForConditionalGeneration": {"final_logit_softcapping": None}}

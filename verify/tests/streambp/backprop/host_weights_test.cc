@@ -88,10 +88,26 @@ void expect_equal(Model& resident, Model& on_host, const std::string& name) {
 }
 
 TEST(HostWeights, ChangeNoBit) {
-  for (const char* name : {"qwen3-tiny", "llama-tied-tiny", "phi3-tiny", "qwen3-moe-tiny", "gpt-oss-tiny",
-                           "qwen3.5-tiny", "gemma4-per-layer-tiny", "deepseek-v3-tiny", "granite-moe-tiny",
-                           "falcon-h1-tiny", "kimi-linear-tiny", "step3p7-tiny", "hy-v4-tiny", "zamba2-tiny",
-                           "mistral-large4-tiny", "minimax-m3-tiny", "glm5-next-tiny", "qwen4-exp-tiny"}) {
+  for (const char* name : {"qwen3-tiny",
+                           "llama-tied-tiny",
+                           "phi3-tiny",
+                           "qwen3-moe-tiny",
+                           "gpt-oss-tiny",
+                           "qwen3.5-tiny",
+                           "gemma4-per-layer-tiny",
+                           "deepseek-v3-tiny",
+                           "granite-moe-tiny",
+                           "falcon-h1-tiny",
+                           "kimi-linear-tiny",
+                           "step3p7-tiny",
+                           "hy-v4-tiny",
+                           "zamba2-tiny",
+                           "mistral-large4-tiny",
+                           "minimax-m3-tiny",
+                           "glm5-next-tiny",
+                           "qwen4-exp-tiny",
+                           "lfm3-tiny",
+                           "muse-spark-tiny"}) {
     Model resident = model_of(preset(name), false, all), on_host = model_of(preset(name), true, all);
     expect_equal(resident, on_host, name);
   }

@@ -82,6 +82,7 @@ class RandomSizes {
     set("intermediate_size", draw_.mlp);
     set("moe_intermediate_size", 4 + draw_.mlp / 2);
     set("shared_expert_intermediate_size", 4 + draw_.mlp / 3);
+    set("moe_hidden_size", 5 + draw_.mlp / 3);
     if (takes("tie_word_embeddings", draw_.tied)) set("tie_word_embeddings", draw_.tied);
     set("sliding_window", draw_.window);
     set_layers();

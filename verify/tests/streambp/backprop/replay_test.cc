@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
                     GivenCase{"granite-hybrid-moe-tiny", "sft", "full", "masked"},
                     GivenCase{"ernie4-5-moe-tiny"}, GivenCase{"lfm2-moe-tiny"}, GivenCase{"kimi-linear-tiny"},
                     GivenCase{"nemotron-h-tiny", "sft", "full", "three"}, GivenCase{"step3p7-tiny"},
-                    GivenCase{"step3p7-tiny", "grpo", "full", "right"},
+                    GivenCase{"step3p7-tiny", "grpo", "full", "right"}, GivenCase{"muse-spark-tiny"},
                     GivenCase{"qwen3-moe-plain-tiny", "dpo", "full", "right"},
                     GivenCase{"qwen3-moe-plain-tiny", "grpo", "full", "left"}));
 

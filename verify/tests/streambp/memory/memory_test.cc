@@ -261,7 +261,7 @@ TEST(Memory, TheDryRunTakesWhatTheCpuTakesForEveryFamily) {
         "ministral3-tiny",   "glm4-tiny",        "gpt-oss-tiny",        "mixtral-tiny",    "qwen2-moe-tiny",
         "gemma-tiny",        "olmo2-tiny",       "hy-v4-tiny",          "zamba2-tiny",     "deepseek-v4-tiny",
         "deepseek-v32-tiny", "kimi-linear-tiny", "mistral-large4-tiny", "minimax-m3-tiny", "glm5-next-tiny",
-        "qwen4-exp-tiny"}) {
+        "qwen4-exp-tiny",    "lfm3-tiny",        "muse-spark-tiny"}) {
     Config config = preset(name);
     config.vocab_size = 1000;
     for (int64_t& window : config.windows) window = std::min<int64_t>(window, 128);

@@ -19,6 +19,8 @@ FAMILIES = ("qwen3", "qwen2", "qwen2-window", "llama", "llama-tied", "llama-yarn
             "falcon-h1-norm", "falcon-h1-before", "deepseek-v32", "glm-moe-dsa")
 if hasattr(transformers, "KimiLinearForCausalLM"):  # since 5.24
     FAMILIES += ("kimi-linear", "kimi-linear-listed")
+if hasattr(transformers, "Lfm3ForCausalLM"):
+    FAMILIES += ("lfm3", "lfm3-plain")
 if hasattr(transformers, "HYV4ForCausalLM"):
     FAMILIES += ("hy-v4", "hy-v4-dense")
 

@@ -69,6 +69,13 @@ if hasattr(transformers, "Mistral4Config"):
     }, {"image_token_index": 60})
 if hasattr(transformers, "Kimi_K25Config"):
     MODELS["kimi_k25"] = ("Kimi_K25", {**TOWER, "patch_size": 4}, {**LATENT, "model_type": "deepseek_v3", "n_group": 2, "topk_group": 1}, {"image_token_id": 60, "video_token_id": 59})
+if hasattr(transformers, "MuseSparkConfig"):  # experts of a stream wider than the model's
+    MODELS["muse_spark"] = ("MuseSpark", MUSE_TOWER, {
+        **TEXT, "num_hidden_layers": 3, "sliding_window": 7, "final_logit_softcapping": 2.0, "output_multiplier": 0.7, "post_norm_eps": 1e-2, "qk_scale_factor": 1.9,
+        "residual_gate_temperature": 0.5, "mlp_layer_types": ["sparse", "dense", "sparse"], "num_local_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 12, "moe_hidden_size": 20, "routed_scaling_factor": 1.7,
+    }, {"image_token_id": 60, "video_token_id": 59, "audio_token_id": 58, "out_hidden_size": 64, "projector_hidden_size": 16,
+        "audio_config": {"patch_sizes": [4, 4], "hidden_sizes": [8, 12], "depths": [1, 1], "num_hidden_layers": 2, "conv_kernel_size": 3, "out_hidden_size": 16}})
 OTHER_CLASSES = {"MiniMaxM3VL": "MiniMaxM3Sparse"}  # whose names are not their config's
 RIGHT_ALONE = ("minimax_m3",)  # whose own code counts padding on the left, and other documents, into blocks of keys
 if hasattr(transformers, "Glm5NextConfig"):  # layer 2 sees the groups of rows that layer 1 has picked
@@ -89,6 +96,7 @@ if hasattr(transformers, "Qwen4ExpConfig"):  # the token that ends n-grams is in
     }, {"image_token_id": 60, "video_token_id": 59, "vision_start_token_id": 58, "vision_end_token_id": 58})
 # Whose layers are given more than the layer below gives: by their own code alone.
 UNPATCHED = {"gemma4": "Gemma 4", "mistral_large4": "Mistral Large 4"}
+NORMED_EMBEDDINGS = ("muse_glimmer", "muse_spark")  # by the models' own code, which is in float32 where nothing else is asked for
 PATCHED = [name for name in MODELS if name not in UNPATCHED]
 
 
@@ -152,8 +160,7 @@ class WholeModels(Case):
             model, batch = whole(name), batch_of(58, (29, 11, 18), "left") if name not in RIGHT_ALONE else batch_of(58, (29, 29))
             loss, expected = reference_step(model, batch, use_cache=False)
             with self.subTest(model=name), patched(model, chunk=5, head_chunk=7):
-                # Its embedding's norm, which stays the model's own code, is in float32 otherwise.
-                ours, found = (reference_step if name == "muse_glimmer" else step)(model, batch)
+                ours, found = (reference_step if name in NORMED_EMBEDDINGS else step)(model, batch)
                 self.assert_loss(ours, loss, name)
                 self.assert_gradients(found, of_text(expected), f"{name}, patched")
                 inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
@@ -198,6 +205,7 @@ class WholeModels(Case):
         attention = ["q_proj", "v_proj"]
         # PEFT's names end in those of indexers' maps too, whose adapters have no gradient.
         of_latents = {"minimax_m3": {"target_modules": r".*language_model.*\.(q_proj|k_proj|gate_up_proj|down_proj)"},
+                      "muse_spark": {"target_modules": r".*language_model.*\.(q_proj|gate_proj|pre_expert_proj|post_expert_proj|down_proj)"},
                       "mistral_large4": {"target_modules": r".*language_model.*\.(q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"},
                       "qwen4_exp": {"target_modules": r".*language_model.*\.(q_proj|o_proj|in_proj_qkv|key_proj|input_mix_weight_up|block_inject_weight)"},
                       "glm5_next": {"target_modules": r".*language_model.*\.(q_proj|f_a_proj|f_b_proj|b_proj|q_b_proj|kv_b_proj|o_proj)"}}
@@ -213,7 +221,7 @@ class WholeModels(Case):
                 if name in PATCHED:
                     loss, expected = reference_step(model, batch, use_cache=False)
                     with patched(model, chunk=5):
-                        ours, found = step(model, batch)
+                        ours, found = (reference_step if name in NORMED_EMBEDDINGS else step)(model, batch)
                     self.assert_loss(ours, loss, name)
                     self.assert_gradients(found, of_text(expected), f"{name}, adapter, patched")
 

@@ -56,7 +56,8 @@ std::vector<Work> divided_works() {
         "smollm3-tiny",    "ministral3-tiny",   "gpt-oss-tiny",          "qwen3-moe-plain-tiny",
         "gemma4-tiny",     "gemma4-moe-tiny",   "gemma4-per-layer-tiny", "qwen3.5-tiny",
         "qwen3-next-tiny", "deepseek-v3-tiny",  "glm4-moe-tiny",         "granite-hybrid-moe-tiny",
-        "falcon-h1-tiny",  "muse-glimmer-tiny", "kimi-linear-tiny",      "step3p7-tiny"}) {
+        "falcon-h1-tiny",  "muse-glimmer-tiny", "kimi-linear-tiny",      "step3p7-tiny",
+        "lfm3-tiny"}) {
     all.push_back({fmt::format("one_{}", name), full(name), "sft", one_text(), chunks_of(5)});
     all.push_back({fmt::format("documents_{}", name), full(name), "sft", documents(), chunks_of(5)});
   }

@@ -29,8 +29,9 @@ const std::map<std::string, double> kRounded = {{"deepseek-v3", 671.0},      {"k
                                                 {"gemma-4-e2b", 5.1 - 0.46}, {"gemma-4-e4b", 8.0 - 0.46}};
 
 // As transformers' classes count them, the larger two Commands by hand from their sizes. LFM2's, Kimi
-// Linear's, DeepSeek V3.2's, Step 3.7's, GLM-5's, GLM-5.3's, Hunyuan 4's, MiniMax M3's and DeepSeek V4's
-// classes have their routers' corrections as buffers, the last one its tables of tokens' experts too.
+// Linear's, DeepSeek V3.2's, Muse Spark's, Step 3.7's, GLM-5's, GLM-5.3's, Hunyuan 4's, MiniMax M3's and
+// DeepSeek V4's classes have their routers' corrections as buffers, the last one its tables of tokens'
+// experts too.
 const std::map<std::string, int64_t> kOfClasses = {
     {"command-r-35b", 34'980'831'232},
     {"command-r7b", 8'028'033'024},
@@ -43,7 +44,9 @@ const std::map<std::string, int64_t> kOfClasses = {
     {"granite-4.0-h-7b", 6'939'037'248},
     {"lfm2-350m", 354'483'968},
     {"muse-glimmer-30b", 27'854'780'928},
+    {"muse-spark-816b-a42b", 819'990'536'192 + 62 * 256},
     {"lfm2-1.2b", 1'170'340'608},
+    {"lfm3-1.7b", 1'728'801'536},
     {"lfm2-8b-a1b", 8'339'929'856 + 22 * 32},
     {"deepseek-v3.2-exp", 671'877'929'216 + 58 * 256},
     {"hy4-preview", 58'278'193'133 + 33 * 256},

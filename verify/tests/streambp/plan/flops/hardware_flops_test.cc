@@ -161,10 +161,12 @@ TEST(HardwareFlops, AreThoseOfTheProductsThatAreExecuted) {
                            "granite-hybrid-moe-tiny",
                            "ernie4-5-moe-tiny",
                            "lfm2-moe-tiny",
+                           "lfm3-tiny",
                            "falcon-h1-tiny",
                            "kimi-linear-tiny",
                            "step3p7-tiny",
-                           "muse-glimmer-tiny"}) {
+                           "muse-glimmer-tiny",
+                           "muse-spark-tiny"}) {
     Model model = equality_model(name, 3);
     const int64_t vocabulary = model.config().vocab_size;
     expect_all_as_executed(model, equality_batch("masked", 23, vocabulary, 5), "sft", {}, name);
