@@ -93,7 +93,7 @@ def attention_without_gate(run):
     return run.gradients()
 
 
-@mistake("granite-hybrid-sft-b3_left", "norm before", "before the gate", "after the norm", "gated norm", "gate and norm")
+@mistake("granite-hybrid-sft-b3_left", "norm before", "before the gate", "after the norm", "gated norm", "gate and norm", "norm_before_gate")
 def gate_after_the_norm(run):
     """the recurrent layers' norm comes before the gate, not after (norm_before_gate)"""
     for norm in run.modules("RMSNormGated"):

@@ -34,6 +34,7 @@ std::vector<Hypothesis> HypothesisTable::all() {
   attention();
   rotary();
   weights();
+  kinds_of_weights();
   gradients();
   chunked_labels();
   normalisers();

@@ -15,6 +15,7 @@
 #include "streambp/model/final_rows.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
 #include "verify/diagnose/wrong_engine/narrow_values.h"
+#include "verify/diagnose/wrong_engine/norm_ops.h"
 #include "verify/diagnose/wrong_engine/plain_head.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/evaluation.h"
@@ -31,7 +32,8 @@ class LayerPass {
       : model_(subject.model),
         settings_(settings),
         wrong_(wrong_batch(subject.batch, subject.input_ids, subject.labels, settings)),
-        teacher_(subject.teacher) {
+        teacher_(subject.teacher),
+        ops_(subject.model, settings, sinks_) {
     Batch& batch = wrong_.batch;
     if (batch.size() > kMostTokens)
       throw InputError("--diagnose: a batch of {} tokens, expected at most {}: give a shorter one",
@@ -92,11 +94,10 @@ class LayerPass {
     const bool plain = settings_.target_slope_rounded || settings_.final_softcap_straight ||
                        settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0;
     at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
-                            : full_head(head, *objective_, hidden, own_ops(), outcome);
+                            : full_head(head, *objective_, hidden, ops_, outcome);
     if (settings_.z_loss != 0.0) loss = loss + z_loss(model_, settings_, hidden, scored) * settings_.z_loss;
     std::vector<at::Tensor> leaves{leaf};
     if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
-    if (settings_.head_alone) sinks_.clear();
     for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
     if (loss.requires_grad()) {
       const auto found = torch::autograd::grad({loss}, leaves, {}, false, false, /*allow_unused=*/true);
@@ -181,7 +182,7 @@ class LayerPass {
   at::Tensor layer(Model& model, int64_t index, const at::Tensor& x, Rows rows, const Before& before,
                    KeysValues& own) {
     const DecoderLayer& layer = model.layers()[static_cast<size_t>(index)];
-    LayerRun run;
+    LayerRun run{&model == &model_ ? static_cast<const ModelOps&>(ops_) : own_ops()};
     run.balance = balance_.get();
     if (leaks(model, index)) rows.offsets = by_rows_;
     if (layer.is_recurrent() && layer.has_mixer()) {
@@ -311,6 +312,7 @@ class LayerPass {
   std::unique_ptr<LateObjective> objective_;
   std::shared_ptr<RouterBalance> balance_;
   std::map<Parameter*, at::Tensor> sinks_;
+  NormOps ops_;
 };
 
 /// `settings` without what the library's layers can do.
@@ -339,6 +341,8 @@ WrongSettings without_layers_part(WrongSettings settings) {
   if (settings.narrow != NarrowValues::kRouter) settings.narrow = plain.narrow;
   settings.rotation = NarrowRotation::kNone;
   settings.z_loss = 0.0;
+  settings.missing_norms.clear();
+  settings.other_head_norms = false;
   return settings;
 }
 

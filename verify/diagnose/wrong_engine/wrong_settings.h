@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include <ATen/ATen.h>
 
 namespace streambp::verify {
 
@@ -80,6 +83,31 @@ enum class BlindQueries {
 /// In packed rows, the layers, or the parts of them, that don't know where a document begins.
 enum class Leak { kNone, kRecurrent, kState, kConvolution, kWindows, kFull };
 
+/// What is done to the values of parameters of one kind (other_weights.h).
+struct WeightChange {
+  enum class How {
+    kZero,        // they are 0
+    kAbsent,      // they are 0, and no gradient reaches them
+    kReversed,    // along their last dimension
+    kTwice,       // they are twice as large
+    kRolled,      // of each `rows` rows the first are `by` further down, the last ones first
+    kAbsentTail,  // of each `rows` rows the last `by` are 0, and no gradient reaches them
+  };
+  std::string kind;
+  How how = How::kZero;
+  int64_t rows = 0, by = 0;
+
+  bool operator==(const WeightChange&) const = default;
+};
+
+/// Weights that are off by so many times a direction.
+struct WeightStep {
+  std::shared_ptr<const std::map<std::string, at::Tensor>> along;  // by name; null: they are not
+  double size = 0.0;
+
+  bool operator==(const WeightStep&) const = default;
+};
+
 struct WrongSettings {
   /// No mistake: the backward pass ends with the head, whose gradients alone, and the last norm's, are made.
   bool head_alone = false;
@@ -136,12 +164,16 @@ struct WrongSettings {
   std::string config_change;  // of config_changes.h; empty: none
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
+  std::vector<WeightChange> weights;
+  WeightStep step;
   double adapter_rank_power = 0.0;  // adapters' scale is off by this power of their rank
   double adapter_scale_factor = 1.0;
   bool adapter_scale_one = false;
   bool head_adapter_bypassed = false;
   bool no_gate_clamps = false;
   MissingNorm missing_norm = MissingNorm::kNone;
+  std::vector<std::string> missing_norms;  // kinds of parameters (other_weights.h), by the library's layers
+  bool other_head_norms = false;           // each head is normed where all should be together, or the reverse
   bool other_norm_order =
       false;  // heads are normed after their rotation where they should be before, or the reverse
   NarrowValues narrow = NarrowValues::kNone;
