@@ -211,7 +211,7 @@ class Search {
         [&](const WrongSubject& other) { return trials_.may_be(other, diagnosis_.limit); }, diagnosis_.notes);
     if (parts_.empty()) parts_ = explain_by_ends_of_rows(subject_, gradients_, gauge_, limits);
     if (!parts_.empty()) return true;
-    parts_ = trials_.numbers(limits);
+    parts_ = trials_.numbers(limits, gradients_);
     if (parts_.empty()) return false;
     for (const Hypothesis& each : hypotheses_) {
       const WrongSettings settings = each.settings();

@@ -7,6 +7,8 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <tuple>
 
 #include "streambp/objective/terms.h"
 
@@ -29,6 +31,7 @@ class RowReading {
     missing();
     micro_batches();
     by_length();
+    if (found_.empty()) by_power_of_length();
     if (found_.empty()) {
       for (const OtherAdvantages& other : facts_.other_weights) {
         if (const auto factor = factor_of(other.of_sequences))
@@ -264,6 +267,28 @@ class RowReading {
           pattern, *factor, *factor);
   }
 
+  /// Rows that count by another power of their scored tokens, in a mean of that weight.
+  void by_power_of_length() {
+    std::set<double> lengths(facts_.scored.begin(), facts_.scored.end());
+    lengths.erase(0.0);
+    if (lengths.size() < 3) return;  // two would fit any power
+    for (const auto& [power, text] : {std::pair{-0.5, "divided by the square root of"},
+                                      std::pair{0.5, "multiplied by the square root of"},
+                                      std::pair{-2.0, "divided by the square of"}}) {
+      double all = 0.0, weighted = 0.0;
+      std::vector<double> pattern;
+      for (const double scored : facts_.scored) {
+        pattern.push_back(scored > 0.0 ? std::pow(scored, power) : 0.0);
+        all += scored;
+        weighted += scored * pattern.back();
+      }
+      for (double& weight : pattern) weight *= all / weighted;
+      if (const auto factor = factor_of(pattern))
+        add(fmt::format("rows-by-length-to-{:g}", 1.0 + power),
+            fmt::format("each {}'s loss is {} its scored tokens", facts_.unit, text), pattern, *factor, *factor);
+    }
+  }
+
   /// The advantages that are in effect, times their weights.
   void advantages() {
     if (facts_.advantages.empty()) return;
@@ -326,11 +351,30 @@ class RowReading {
     return text + fmt::format("{}", fmt::join(moved, ", "));
   }
 
+  /// Those of one sign are 0, and the others are right.
+  bool of_one_sign(double sign) const {
+    bool any = false;
+    for (size_t i = 0; i < size(); ++i) {
+      const bool gone = facts_.advantages[i] * sign < 0.0;
+      any = any || (gone && known(i));
+      if (!is(i, gone ? 0.0 : 1.0)) return false;
+    }
+    return any;
+  }
+
   /// Each row's own, times a number.
   RowWords scaled_advantages() const {
+    for (const auto& [sign, name, text] :
+         {std::tuple{1.0, "negative", "less than 0"}, std::tuple{-1.0, "positive", "more than 0"}}) {
+      if (facts_.advantages.size() == size() && of_one_sign(sign))
+        return {fmt::format("no-{}-advantages", name),
+                fmt::format("{} advantages are missing: rows whose advantage is {} have none (clamped at 0)",
+                            name, text),
+                1.0};
+    }
     std::vector<std::string> texts;
     for (size_t i = 0; i < size() && texts.size() < 16; ++i) {
-      if (known(i)) texts.push_back(fmt::format("row {}'s by {:.6g}", i, weights_.values[i]));
+      if (known(i)) texts.push_back(fmt::format("row {}'s by {:.6g}", i, is(i, 0.0) ? 0.0 : weights_.values[i]));
     }
     return {"advantages-scaled",
             fmt::format(

@@ -1,6 +1,7 @@
 #include "verify/diagnose/trials/hypotheses.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fmt/ranges.h>
 #include <set>
 #include <utility>
@@ -166,7 +167,13 @@ void HypothesisTable::other_options() {
     // Weights of terms are fitted.
     static const std::set<std::string> kFitted{
         "divisor", "beta", "kl_coef", "entropy_coef", "cpo_alpha", "vf_coef", "center_rewards_coefficient"};
-    const bool fitted = kFitted.contains(option.name) && !has_pairs(kind_.layout);
+    const bool fitted =
+        kFitted.contains(option.name) && !has_pairs(kind_.layout) && kind_.name != "distill";
+    if (const double number = std::strtod(given.c_str(), nullptr);
+        !fitted && option.choices.empty() && number > 0.0 && number < 1.0 && number != 0.5) {
+      const std::string rest = fmt::format("{:.12g}", 1.0 - number);
+      add_value(option, rest, fmt::format("{} instead of {}: what is left of 1", rest, given));
+    }
     if (given == option.default_value || !option.choices.empty() || fitted) continue;
     add_value(option, option.default_value,
               fmt::format("ignored: {} where {} is asked for",

@@ -185,6 +185,7 @@ class LayerPass {
     LayerRun run{&model == &model_ ? static_cast<const ModelOps&>(ops_) : own_ops()};
     run.balance = balance_.get();
     if (leaks(model, index)) rows.offsets = by_rows_;
+    if (settings_.picks != nullptr && &model == &model_) order_picks(layer, index, x, rows, before);
     if (layer.is_recurrent() && layer.has_mixer()) {
       if (settings_.leak == Leak::kState) return by_halves(layer, x, rows, run, by_rows_, rows.offsets);
       if (settings_.leak == Leak::kConvolution) return by_halves(layer, x, rows, run, rows.offsets, by_rows_);
@@ -208,6 +209,22 @@ class LayerPass {
     known.attention.output = attention(index, layer.attention_settings(), heads);
     own = heads.own;
     return layer.after_attention(x, known, rows, run).hidden;
+  }
+
+  /// Has the layer's indexer pick, says what it did, and puts other picks in their place: the layer's run
+  /// finds them.
+  void order_picks(const DecoderLayer& layer, int64_t index, const at::Tensor& x, const Rows& rows,
+                   const Before& before) {
+    if (!model_.config().has_indexer(index) || rows.picks == nullptr || !rows.picks->are_needed()) return;
+    {
+      const at::NoGradGuard no_grad;
+      layer.forward(x.detach(), rows, before, LayerRun{});
+    }
+    at::Tensor picks = rows.picks->find(index, 0, rows.size()).clone();
+    settings_.picks->picked[index] = picks.clone();
+    const auto found = settings_.picks->orders.find(index);
+    if (found == settings_.picks->orders.end()) return;
+    rows.picks->keep(index, 0, picks.index_copy_(0, found->second.rows, found->second.picks));
   }
 
   /// Where sequences begin, and chunks of them.
@@ -343,6 +360,7 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.z_loss = 0.0;
   settings.missing_norms.clear();
   settings.other_head_norms = false;
+  settings.picks.reset();
   return settings;
 }
 

@@ -23,7 +23,7 @@ bool asks_for_layers(const WrongSettings& settings) {
          settings.state_restart.size > 0 || settings.convolution_restart.size > 0 ||
          settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
          !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
-         !settings.missing_norms.empty() || settings.other_head_norms;
+         !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr;
 }
 
 /// The name of the other of gate and up projection.

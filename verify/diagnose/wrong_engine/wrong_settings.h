@@ -108,6 +108,17 @@ struct WeightStep {
   bool operator==(const WeightStep&) const = default;
 };
 
+/// What indexers pick in a pass, and what rows see in place of that.
+struct PickControl {
+  /// Of a layer the picks of all its rows, or of some.
+  struct Order {
+    at::Tensor rows;   // int64
+    at::Tensor picks;  // [rows, width] int32
+  };
+  std::map<int64_t, Order> orders;
+  std::map<int64_t, at::Tensor> picked;  // receives what each layer's indexer picks, [N, width]
+};
+
 struct WrongSettings {
   /// No mistake: the backward pass ends with the head, whose gradients alone, and the last norm's, are made.
   bool head_alone = false;
@@ -159,6 +170,8 @@ struct WrongSettings {
   Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
   NarrowRotation rotation = NarrowRotation::kNone;
+
+  std::shared_ptr<PickControl> picks;  // null: rows see what indexers pick
 
   // Weights.
   std::string config_change;  // of config_changes.h; empty: none
