@@ -175,11 +175,16 @@ class Judge {
     return result;
   }
 
-  /// Wrong gradients of a model whose indexers pick: perhaps right where rows that are nearly tied see others.
-  /// One pick after the other is taken over that brings the truth closer.
+  /// Wrong gradients of a model whose indexers pick: perhaps right where rows that are nearly tied see
+  /// others. One pick after the other is taken over that brings the truth closer.
   void look_for_other_picks(CompareReport& result, const Judging& judging) {
-    const WrongSubject subject{truth_.model,     truth_.batch,  options_.objective, objective_options(options_),
-                               truth_.input_ids, truth_.labels, truth_.teacher ? &*truth_.teacher : nullptr};
+    const WrongSubject subject{truth_.model,
+                               truth_.batch,
+                               options_.objective,
+                               objective_options(options_),
+                               truth_.input_ids,
+                               truth_.labels,
+                               truth_.teacher ? &*truth_.teacher : nullptr};
     PickTies ties;
     std::vector<OtherPicks> taken;
     Comparison best = result.comparison;
@@ -217,18 +222,17 @@ class Judge {
     }
     if (ties.others.empty()) return;
     const std::string name = dtype_name(*judging.dtype);
-    const std::string near =
-        fmt::format("{} of {} tokens are nearer to a tie between two picks of an indexer than the noise of {} "
-                    "(layers {})",
-                    ties.rows, truth_.batch.size(), name, fmt::join(ties.layers, ", "));
+    const std::string near = fmt::format(
+        "{} of {} tokens are nearer to a tie between two picks of an indexer than the noise of {} "
+        "(layers {})",
+        ties.rows, truth_.batch.size(), name, fmt::join(ties.layers, ", "));
     if (is_good(best)) {
       std::vector<std::string> which;
       for (const OtherPicks& each : taken)
         which.push_back(fmt::format("token {} in layer {}", each.row, each.layer));
       best.notes = result.comparison.notes;
-      best.notes.push_back(fmt::format(
-          "{}: the gradients are those where {} see{} the other pick", near, fmt::join(which, " and "),
-          which.size() == 1 ? "s" : ""));
+      best.notes.push_back(fmt::format("{}: the gradients are those where {} see{} the other pick", near,
+                                       fmt::join(which, " and "), which.size() == 1 ? "s" : ""));
       result.comparison = std::move(best);
     } else if (tried >= kMostPickPasses) {
       result.comparison.verdict = Verdict::kUndecided;

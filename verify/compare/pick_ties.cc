@@ -84,7 +84,8 @@ PickTies find_pick_ties(const WrongSubject& subject, Model& low, at::ScalarType 
       const TransformersRounding as_transformers;
       of_run = picked_by(in_dtype, {}, orders);
     } else {
-      of_run = picked_by(subject, noise_of(subject.model, kUnits * epsilon, static_cast<uint64_t>(run)), orders);
+      of_run =
+          picked_by(subject, noise_of(subject.model, kUnits * epsilon, static_cast<uint64_t>(run)), orders);
     }
     std::vector<OtherPicks> together;
     for (const auto& [layer, picks] : of_run) {

@@ -17,8 +17,8 @@ struct OtherPicks {
 struct PickTies {
   std::vector<OtherPicks> others;                // the most frequent first
   std::vector<std::vector<OtherPicks>> of_runs;  // those of one run together, of `low` first
-  int64_t rows = 0;                // that have others in some layer
-  std::vector<int64_t> layers;     // where
+  int64_t rows = 0;                              // that have others in some layer
+  std::vector<int64_t> layers;                   // where
 };
 
 /// The picks that rounding in `dtype` may change: a row is near a tie if its indexer picks others where every

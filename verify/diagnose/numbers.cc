@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <fmt/format.h>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,8 @@ namespace {
 constexpr double kStep = 1e-3;
 /// What the first step has to explain of an error, as the square of a cosine, to be followed.
 constexpr double kFollowed = 0.5;
+/// The same of a step of all weights, which bends what it does.
+constexpr double kFollowedStep = 0.2;
 /// Newton's steps, and how far they may lead.
 constexpr int kSteps = 8;
 constexpr double kFarthest = 1.5;
@@ -50,7 +53,9 @@ void add_steps(const WrongSubject& subject, const WeightDirections& directions, 
     const double norm = norm_of_all(*along);
     if (!(norm > 0.0) || !std::isfinite(norm)) continue;
     all.push_back({"weights-step", text, 0.0,
-                   [along = along](WrongSettings& s, double value) { s.step = {along, value}; },
+                   [along = along](WrongSettings& s, double value) {
+                     s.step = {along, value};
+                   },
                    kStepShare * std::sqrt(squares) / norm});
   }
 }
@@ -116,6 +121,19 @@ class NumberSearch {
     return error.norm().item<double>() / std::sqrt(static_cast<double>(gauge_.parameters()));
   }
 
+  /// A step of the weights bends the gradients: of `x` and its multiples the one that leaves the least.
+  double farther(const Number& number, double x) const {
+    double best = x, least = std::numeric_limits<double>::infinity();
+    for (const double times : {1.0, 2.0, 4.0, 8.0}) {
+      const std::optional<at::Tensor> other = at(number, number.at(times * x));
+      const double residual = other ? residual_of(gauge_.own() - *other) : least;
+      if (!(residual < least)) break;
+      least = residual;
+      best = times * x;
+    }
+    return best;
+  }
+
   void follow(const Number& number) {
     std::optional<at::Tensor> other = at(number, number.at(kStep));
     if (!other) return;
@@ -124,7 +142,9 @@ class NumberSearch {
     if (!(size > 0.0)) return;
     double x = along(error_, slope);
     const double cosine = x * size / error_.norm().item<double>();
-    if (!(cosine * cosine >= kFollowed) || !(std::abs(x) <= kFarthest)) return;
+    if (!(cosine * cosine >= (number.unit > 0.0 ? kFollowedStep : kFollowed)) || !(std::abs(x) <= kFarthest))
+      return;
+    if (number.unit > 0.0) x = farther(number, x);
     double before = 0.0, best = 0.0, best_residual = residual_of(error_);
     at::Tensor at_before = truth_;
     for (int step = 0; step < kSteps && std::abs(x) <= kFarthest && x != before; ++step) {
@@ -151,9 +171,10 @@ class NumberSearch {
     explanation.name = fmt::format("{}-{:.6g}", number.name, found);
     explanation.sentence =
         number.unit > 0.0
-            ? fmt::format("the weights are not those that are given: they are {:.6g} times {} further, as those of "
-                          "the step before or after",
-                          found, number.text)
+            ? fmt::format(
+                  "the weights are not those that are given: they are {:.6g} times {} further, as those of "
+                  "the step before or after",
+                  found, number.text)
             : fmt::format("{} is {:.6g} where it should be {:.6g}", number.text, found, number.right);
     found_.push_back(std::move(explanation));
   }

@@ -272,9 +272,9 @@ class RowReading {
     std::set<double> lengths(facts_.scored.begin(), facts_.scored.end());
     lengths.erase(0.0);
     if (lengths.size() < 3) return;  // two would fit any power
-    for (const auto& [power, text] : {std::pair{-0.5, "divided by the square root of"},
-                                      std::pair{0.5, "multiplied by the square root of"},
-                                      std::pair{-2.0, "divided by the square of"}}) {
+    for (const auto& [power, text] :
+         {std::pair{-0.5, "divided by the square root of"},
+          std::pair{0.5, "multiplied by the square root of"}, std::pair{-2.0, "divided by the square of"}}) {
       double all = 0.0, weighted = 0.0;
       std::vector<double> pattern;
       for (const double scored : facts_.scored) {
@@ -285,7 +285,8 @@ class RowReading {
       for (double& weight : pattern) weight *= all / weighted;
       if (const auto factor = factor_of(pattern))
         add(fmt::format("rows-by-length-to-{:g}", 1.0 + power),
-            fmt::format("each {}'s loss is {} its scored tokens", facts_.unit, text), pattern, *factor, *factor);
+            fmt::format("each {}'s loss is {} its scored tokens", facts_.unit, text), pattern, *factor,
+            *factor);
     }
   }
 
@@ -374,7 +375,8 @@ class RowReading {
     }
     std::vector<std::string> texts;
     for (size_t i = 0; i < size() && texts.size() < 16; ++i) {
-      if (known(i)) texts.push_back(fmt::format("row {}'s by {:.6g}", i, is(i, 0.0) ? 0.0 : weights_.values[i]));
+      if (known(i))
+        texts.push_back(fmt::format("row {}'s by {:.6g}", i, is(i, 0.0) ? 0.0 : weights_.values[i]));
     }
     return {"advantages-scaled",
             fmt::format(

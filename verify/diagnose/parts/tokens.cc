@@ -283,10 +283,10 @@ class TokenSearch {
         const std::string first_or_last = from_front ? "first" : "last";
         texts.emplace_back(
             first_or_last + "-scored-tokens-lost",
-            lost == 1 ? fmt::format("the {} scored token of each row is not scored (it {} one token {})",
-                                    first_or_last, from_front ? "starts" : "ends",
-                                    from_front ? "late" : "early")
-                      : fmt::format("the {} {} scored tokens of each row are not scored", first_or_last, lost));
+            lost == 1
+                ? fmt::format("the {} scored token of each row is not scored (it {} one token {})",
+                              first_or_last, from_front ? "starts" : "ends", from_front ? "late" : "early")
+                : fmt::format("the {} {} scored tokens of each row are not scored", first_or_last, lost));
         break;
       }
     }

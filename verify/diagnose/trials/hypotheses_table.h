@@ -43,6 +43,7 @@ class HypothesisTable {
   void gradients();
 
   // hypotheses_weights.cc: of kinds of weights
+  void backward_rules();
   void kinds_of_weights();
   void gates();
   void heads_entries(bool normed);

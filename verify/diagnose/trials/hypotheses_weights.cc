@@ -26,6 +26,16 @@ bool is_alone(ParameterRole role) {
 
 }  // namespace
 
+void HypothesisTable::backward_rules() {
+  add("softmax-without-sum", "softmax's slope",
+      "the backward pass of attention's softmax leaves out the sum over the keys (FlashAttention's delta)",
+      [](WrongSettings& s) { s.softmax_without_sum = true; });
+  if (config_.rotary_dim > 0 || config_.is_latent())
+    add("rotation-straight", "rotation's slope",
+        "the backward pass takes the rotation of queries and keys for the identity",
+        [](WrongSettings& s) { s.rotation_straight = true; });
+}
+
 void HypothesisTable::kinds_of_weights() {
   if (subject_.model.has_value_head() || subject_.model.has_adapters()) return;
   std::map<std::string, ParameterRole> kinds;

@@ -156,8 +156,8 @@ class LayerPass {
     return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
            s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
            s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
-           s.prompt_sees_itself || s.attention_softcap_straight || s.narrow == NarrowValues::kAttention ||
-           wrong_.hidden_key.any().item<bool>();
+           s.prompt_sees_itself || s.softmax_without_sum || s.attention_softcap_straight ||
+           s.narrow == NarrowValues::kAttention || wrong_.hidden_key.any().item<bool>();
   }
 
   bool hides_padding(int64_t index) const {
@@ -308,6 +308,11 @@ class LayerPass {
       scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
     }
     at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    if (settings_.softmax_without_sum) {
+      const at::Tensor p = weights.detach();
+      const at::Tensor along = p * scores.narrow(-1, 0, seen.size(0)).masked_fill(seen.logical_not(), 0.0);
+      weights = p + (along - along.detach());
+    }
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     if (settings_.blind != BlindQueries::kThemselves) {
       const at::Tensor row = (of_query(indices_.sequence) == of_key(indices_.sequence)).to(at::kDouble);
@@ -340,7 +345,8 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.state_restart = settings.convolution_restart = plain.state_restart;
   settings.vocabulary_shards = settings.balanced_ranks = 0;
   settings.target_shift = plain.target_shift;
-  settings.first_label = settings.padding_scored = settings.prompt_scored = false;
+  settings.rotation_straight = settings.softmax_without_sum = false;
+  settings.first_label = settings.no_last_column = settings.padding_scored = settings.prompt_scored = false;
   settings.labels_of_chunk = settings.normaliser = plain.normaliser;
   settings.options.clear();
   settings.reference_is_policy = settings.old_is_policy = false;

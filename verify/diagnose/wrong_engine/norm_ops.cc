@@ -42,6 +42,10 @@ at::Tensor NormOps::rms_norm(const at::Tensor& x, const RmsNorm& norm) const {
 }
 
 at::Tensor NormOps::normed_rope(const at::Tensor& x, const RmsNorm* norm, const RopeTable& table) const {
+  if (settings_.rotation_straight) {
+    const at::Tensor straight = norm == nullptr ? x : rms_norm(x, *norm);
+    return straight + (ModelOps::normed_rope(straight.clone(), nullptr, table) - straight).detach();
+  }
   if (norm == nullptr || (!is_missing(*norm) && !is_otherwise(*norm)))
     return ModelOps::normed_rope(x, norm, table);
   return ModelOps::normed_rope(is_missing(*norm) ? x : rms_norm(x, *norm), nullptr, table);

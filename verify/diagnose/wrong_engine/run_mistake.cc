@@ -23,7 +23,8 @@ bool asks_for_layers(const WrongSettings& settings) {
          settings.state_restart.size > 0 || settings.convolution_restart.size > 0 ||
          settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
          !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
-         !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr;
+         !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
+         settings.rotation_straight || settings.softmax_without_sum || settings.teacher_logits != 1.0;
 }
 
 /// The name of the other of gate and up projection.
@@ -60,8 +61,21 @@ bool asks_for_other_model(const WrongSettings& settings) {
          !settings.narrow_parameters.empty() || changes_weights(settings);
 }
 
+/// The same with a teacher whose logits are multiplied by a number.
+Tensors by_other_teacher(const WrongSubject& subject, WrongSettings settings) {
+  if (subject.teacher == nullptr || subject.teacher->config().final_logit_softcapping > 0.0)
+    throw InputError("--diagnose: another temperature of a teacher that is not there, or caps its logits");
+  Config config = subject.teacher->config();
+  config.logits_scaling /= std::exchange(settings.teacher_logits, 1.0);
+  Model other = remade(*subject.teacher, config, {});
+  return run_mistake({subject.model, subject.batch, subject.objective, subject.options, subject.input_ids,
+                      subject.labels, &other},
+                     settings);
+}
+
 /// By the library's layers, of a model with another config or other weights where that is the mistake.
 Tensors by_layers(const WrongSubject& subject, const WrongSettings& settings) {
+  if (settings.teacher_logits != 1.0) return by_other_teacher(subject, settings);
   if (!asks_for_other_model(settings)) return run_layer_pass(subject, settings);
   if (subject.model.has_adapters() || subject.model.has_value_head())
     throw InputError("--diagnose: another config of a model with adapters or a value head");

@@ -127,6 +127,7 @@ struct WrongSettings {
   int64_t target_shift =
       0;  // 1: logits are scored on the label at their own position; -1: on the one after the next
   bool first_label = false;                    // with a shift of 1: a row's first token is its own label
+  bool no_last_column = false;                 // tokens of the last column have no target
   bool padding_scored = false;                 // padding counts among the labels
   bool prompt_scored = false;                  // so do tokens that have none: their next one is
   Cut labels_of_chunk;                         // labels are shifted within a chunk: its last token has none
@@ -156,6 +157,9 @@ struct WrongSettings {
   double score_factor = 1.0;               // of the scores' scale
   int64_t only_layer = -1;                 // whose attention alone has the mistakes above; -1: all layers'
   bool no_attention_softcap = false;
+  bool softmax_without_sum =
+      false;                       // its backward pass leaves out the sum over keys (FlashAttention's delta)
+  bool rotation_straight = false;  // the backward pass takes the rotation for the identity
   bool attention_softcap_straight = false;  // the backward pass takes it for the identity
   bool no_sinks = false;
   bool key_value_heads_in_turn =
@@ -179,6 +183,7 @@ struct WrongSettings {
   double config_value = 0.0;
   std::vector<WeightChange> weights;
   WeightStep step;
+  double teacher_logits = 1.0;      // what a teacher's logits are multiplied by
   double adapter_rank_power = 0.0;  // adapters' scale is off by this power of their rank
   double adapter_scale_factor = 1.0;
   bool adapter_scale_one = false;
