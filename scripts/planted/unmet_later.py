@@ -28,15 +28,19 @@ def keys_of_one_head_a_group(run):
 @mistake("llama-sft-b3_right", "float8", "fp8", "FP8", "rounded")
 def activations_in_float8(run):
     """what down_proj reads is rounded to float8 (e4m3)"""
+
+    def narrow(_, words):
+        return (words[0] + (words[0].to(torch.float8_e4m3fn).to(words[0].dtype) - words[0]).detach(),)
+
     for layer in run.model.model.layers:
-        layer.mlp.down_proj.register_forward_pre_hook(lambda module, words: (words[0] + (words[0].to(torch.float8_e4m3fn).to(words[0].dtype) - words[0]).detach(),))
+        layer.mlp.down_proj.register_forward_pre_hook(narrow)
     return run.gradients()
 
 
 @mistake("seed-oss-sft-b3_left", "no gradient reaches", "have no gradient", "which have no gradient")
 def lower_layers_cut_off(run):
-    """no gradient goes below layer 2, as where a checkpointed segment's input is detached"""
-    run.model.model.layers[2].register_forward_pre_hook(lambda module, words: (words[0].detach(), *words[1:]))
+    """no gradient goes below layer 1, as where a checkpointed segment's input is detached"""
+    run.model.model.layers[1].register_forward_pre_hook(lambda module, words: (words[0].detach(), *words[1:]))
     return run.gradients()
 
 
@@ -61,7 +65,7 @@ def divided_by_longest(run):
 @mistake("llama-lora-sft-b3_right", "lora_B")
 def scale_twice_in_b(run):
     """lora_B's gradients are multiplied by the adapter's scale twice"""
-    scale = next(module.scaling["default"] for module in run.model.modules() if hasattr(module, "scaling") and "default" in module.scaling)
+    scale = next(module.scaling["default"] for module in run.model.modules() if isinstance(getattr(module, "scaling", None), dict))
     return changed(run.gradients(), lambda name, gradient: gradient * scale if "lora_B" in name else gradient)
 
 
@@ -81,15 +85,6 @@ def convolution_without_activation(run):
     own = code.causal_conv1d_fn
     with replaced(code, "causal_conv1d_fn", lambda *words, **named: own(*words, **{**named, "activation": None})):
         return run.gradients()
-
-
-@mistake("qwen3-score-reward-margin", "last token", "token before")
-def scores_of_the_token_before(run):
-    """a text's score is taken at the token before its last one"""
-    hidden = run.model.model(input_ids=run.ids, attention_mask=run.mask, use_cache=False).last_hidden_state
-    places = run.mask.cumsum(1).argmax(1) - 1
-    chosen, rejected = run.model.score(hidden)[torch.arange(len(places)), places, 0].chunk(2)
-    return run.gradients(-F.logsigmoid(chosen - rejected - run.inputs["margin"]).mean())
 
 
 @mistake("falcon-h1-sft-b3_left", "key_multiplier")

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -214,27 +213,6 @@ class TokenSearch {
     if (found_.size() > before) found_.back().named = false;
   }
 
-  /// How many of the first, or last, scored tokens of every sequence are `gone`, and no others; 0: it is not
-  /// so.
-  int64_t lost_of_each(const at::Tensor& sequence, const at::Tensor& gone, const at::Tensor& scored,
-                       bool from_front) const {
-    const at::Tensor which = scored.ne(0.0).nonzero().squeeze(1);
-    const at::Tensor of = sequence.index_select(0, tokens_.index_select(0, which));
-    const at::Tensor is_gone = gone.index_select(0, which);
-    std::map<int64_t, std::vector<bool>> by_sequence;
-    for (int64_t i = 0; i < which.numel(); ++i)
-      by_sequence[of[i].item<int64_t>()].push_back(is_gone[i].item<bool>());
-    int64_t count = 0;
-    for (auto& [number, all] : by_sequence) {
-      if (!from_front) std::reverse(all.begin(), all.end());
-      const auto left = std::find(all.begin(), all.end(), false);
-      const int64_t own = left - all.begin();
-      if (own == 0 || (count != 0 && own != count) || std::find(left, all.end(), true) != all.end()) return 0;
-      count = own;
-    }
-    return count;
-  }
-
   /// Some are not there, the others alike.
   void lost(const at::Tensor& scored) {
     const at::Tensor gone = (weights_.abs() <= errors_).logical_and(scored_);
@@ -277,18 +255,10 @@ class TokenSearch {
       }
     }
     if (texts.empty() && kept.numel() > 0) {
-      for (const bool from_front : {true, false}) {
-        const int64_t lost = lost_of_each(indices.sequence, gone, scored, from_front);
-        if (lost == 0) continue;
-        const std::string first_or_last = from_front ? "first" : "last";
-        texts.emplace_back(
-            first_or_last + "-scored-tokens-lost",
-            lost == 1
-                ? fmt::format("the {} scored token of each row is not scored (it {} one token {})",
-                              first_or_last, from_front ? "starts" : "ends", from_front ? "late" : "early")
-                : fmt::format("the {} {} scored tokens of each row are not scored", first_or_last, lost));
-        break;
-      }
+      const at::Tensor which = scored.ne(0.0).nonzero().squeeze(1);
+      const auto words = words_of_ends(indices.sequence.index_select(0, tokens_.index_select(0, which)),
+                                       gone.index_select(0, which));
+      if (words) texts.emplace_back(words->name, words->sentence);
     }
     if (texts.empty()) {
       std::vector<int64_t> numbers;

@@ -29,12 +29,13 @@ bool leaves_without(const WrongSettings& settings, const std::string& kind) {
 }
 
 /// Names of parameters that should have a gradient and have none.
-std::vector<std::string> without_gradient(const Tensors& gradients, const Tensors& truth) {
+std::vector<std::string> without_gradient(const Tensors& gradients, const Tensors& truth,
+                                          double none = kNoGradient) {
   std::vector<std::string> without;
   for (const auto& [name, of_truth] : truth) {
     const auto found = gradients.find(name);
     const double own = found == gradients.end() ? 0.0 : found->second.norm().item<double>();
-    if (own <= kNoGradient * of_truth.norm().item<double>()) without.push_back(name);
+    if (own <= none * of_truth.norm().item<double>()) without.push_back(name);
   }
   return without;
 }
@@ -111,10 +112,12 @@ std::vector<const Hypothesis*> in_order(const std::vector<Hypothesis>& all, cons
   return sorted;
 }
 
-void drop_contradicted(std::vector<Hypothesis>& all, const Tensors& gradients, const Tensors& truth) {
+void drop_contradicted(std::vector<Hypothesis>& all, const Tensors& gradients, const Tensors& truth,
+                       double noise) {
   std::map<std::string, size_t> trained, without;
   for (const auto& [name, of_truth] : truth) ++trained[kind_of(name)];
-  for (const std::string& name : without_gradient(gradients, truth)) ++without[kind_of(name)];
+  for (const std::string& name : without_gradient(gradients, truth, std::max(kNoGradient, 3.0 * noise)))
+    ++without[kind_of(name)];
   const auto has_none = [&](const std::string& kind) {
     return !trained.contains(kind) || (without.contains(kind) && without.at(kind) == trained.at(kind));
   };

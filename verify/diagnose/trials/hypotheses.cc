@@ -183,7 +183,7 @@ void HypothesisTable::other_options() {
         "divisor", "beta", "kl_coef", "entropy_coef", "cpo_alpha", "vf_coef", "center_rewards_coefficient"};
     const bool fitted = kFitted.contains(option.name) && !has_pairs(kind_.layout) && kind_.name != "distill";
     if (const double number = std::strtod(given.c_str(), nullptr);
-        !fitted && option.choices.empty() && number > 0.0 && number < 1.0 && number != 0.5) {
+        kind_.name == "distill" && option.choices.empty() && number > 0.0 && number < 1.0 && number != 0.5) {
       const std::string rest = fmt::format("{:.12g}", 1.0 - number);
       add_value(option, rest, fmt::format("{} instead of {}: what is left of 1", rest, given));
     }
