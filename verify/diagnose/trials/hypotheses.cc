@@ -36,6 +36,7 @@ std::vector<Hypothesis> HypothesisTable::all() {
   rotary();
   weights();
   backward_rules();
+  experts();
   kinds_of_weights();
   gradients();
   chunked_labels();

@@ -44,6 +44,7 @@ class HypothesisTable {
 
   // hypotheses_weights.cc: of kinds of weights
   void backward_rules();
+  void experts();
   void kinds_of_weights();
   void gates();
   void heads_entries(bool normed);

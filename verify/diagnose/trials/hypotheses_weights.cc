@@ -36,6 +36,18 @@ void HypothesisTable::backward_rules() {
         [](WrongSettings& s) { s.rotation_straight = true; });
 }
 
+void HypothesisTable::experts() {
+  if (config_.mixture.num_experts == 0) return;
+  add("weighted-inputs", "experts",
+      "experts' weights multiply their input, not what they give (apply_router_weight_on_input)",
+      [](WrongSettings& s) { s.experts = WrongExperts::kWeightedInputs; });
+  if (config_.mixture.corrected)
+    add("corrected-weights", "experts",
+        "the correction that is added to routers' scores for the choice stays in the experts' weights "
+        "(e_score_correction_bias)",
+        [](WrongSettings& s) { s.experts = WrongExperts::kCorrectedWeights; });
+}
+
 void HypothesisTable::kinds_of_weights() {
   if (subject_.model.has_value_head() || subject_.model.has_adapters()) return;
   std::map<std::string, ParameterRole> kinds;

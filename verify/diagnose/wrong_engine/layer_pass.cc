@@ -1,6 +1,7 @@
 #include "verify/diagnose/wrong_engine/layer_pass.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -14,10 +15,12 @@
 #include "streambp/error.h"
 #include "streambp/model/final_rows.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
+#include "verify/diagnose/wrong_engine/layers_part.h"
 #include "verify/diagnose/wrong_engine/narrow_values.h"
 #include "verify/diagnose/wrong_engine/norm_ops.h"
 #include "verify/diagnose/wrong_engine/plain_head.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
+#include "verify/diagnose/wrong_engine/wrong_mixture.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -193,6 +196,8 @@ class LayerPass {
         return by_halves(layer, x, rows, run, restarted(rows.offsets, settings_.state_restart),
                          restarted(rows.offsets, settings_.convolution_restart));
     }
+    if (settings_.experts != WrongExperts::kNone && &model == &model_ && model.config().is_sparse(index))
+      return with_wrong_experts(index, x, rows, before, run, own);
     if (layer.is_recurrent() || !attention_is_wrong(index)) {
       if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>() && !settings_.padding_in_states)
         throw InputError("--diagnose: padding that a recurrent layer's state would know");
@@ -209,6 +214,25 @@ class LayerPass {
     known.attention.output = attention(index, layer.attention_settings(), heads);
     own = heads.own;
     return layer.after_attention(x, known, rows, run).hidden;
+  }
+
+  /// A layer whose experts give nothing, and then what wrong ones do.
+  at::Tensor with_wrong_experts(int64_t index, const at::Tensor& x, const Rows& rows, const Before& before,
+                                const LayerRun& run, KeysValues& own) {
+    const Config& config = model_.config();
+    if (config.norms_outputs() || config.parallel || config.has_streams() || config.mixture.next_to_mlp ||
+        run.balance != nullptr)
+      throw InputError("--diagnose: experts between other norms, or that a loss balances");
+    const DecoderLayer& right = model_.layers()[static_cast<size_t>(index)];
+    DecoderLayer::Weights without = right.weights();
+    without.mixture.scale = 0.0;
+    without.mixture.shared_expert = {};
+    without.mixture.shared_expert_gate = nullptr;
+    const DecoderLayer& half = halves_.emplace_back(config, index, without);
+    LayerOutput output = half.forward(x, rows, before, run);
+    own = output.own.attention;
+    const at::Tensor normed = run.ops.rms_norm(output.hidden, right.weights().before_mlp);
+    return output.hidden + wrong_mixture(normed, right.weights().mixture, settings_.experts);
   }
 
   /// Has the layer's indexer pick, says what it did, and puts other picks in their place: the layer's run
@@ -335,40 +359,8 @@ class LayerPass {
   std::shared_ptr<RouterBalance> balance_;
   std::map<Parameter*, at::Tensor> sinks_;
   NormOps ops_;
+  std::deque<DecoderLayer> halves_;  // which graphs read
 };
-
-/// `settings` without what the library's layers can do.
-WrongSettings without_layers_part(WrongSettings settings) {
-  const WrongSettings plain;
-  settings.head_alone = settings.padding_in_states = settings.even_shards = false;
-  settings.blind = plain.blind;
-  settings.state_restart = settings.convolution_restart = plain.state_restart;
-  settings.vocabulary_shards = settings.balanced_ranks = 0;
-  settings.target_shift = plain.target_shift;
-  settings.rotation_straight = settings.softmax_without_sum = false;
-  settings.first_label = settings.no_last_column = settings.padding_scored = settings.prompt_scored = false;
-  settings.labels_of_chunk = settings.normaliser = plain.normaliser;
-  settings.options.clear();
-  settings.reference_is_policy = settings.old_is_policy = false;
-  settings.advantages = plain.advantages;
-  settings.padding_visible = settings.ignores_documents = settings.ignores_windows = false;
-  settings.window_offset = settings.looks_ahead = 0;
-  settings.own_chunk_only = settings.top_left = settings.sees_whole_chunk = settings.detached =
-      plain.detached;
-  settings.leak = Leak::kNone;
-  settings.score_factor = 1.0;
-  settings.only_layer = -1;
-  settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
-  settings.target_slope_rounded = settings.key_value_heads_in_turn = settings.prompt_sees_itself = false;
-  settings.attention_softcap_straight = settings.final_softcap_straight = false;
-  if (settings.narrow != NarrowValues::kRouter) settings.narrow = plain.narrow;
-  settings.rotation = NarrowRotation::kNone;
-  settings.z_loss = 0.0;
-  settings.missing_norms.clear();
-  settings.other_head_norms = false;
-  settings.picks.reset();
-  return settings;
-}
 
 }  // namespace
 

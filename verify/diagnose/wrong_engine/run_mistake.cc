@@ -24,7 +24,8 @@ bool asks_for_layers(const WrongSettings& settings) {
          settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
          !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
          !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
-         settings.rotation_straight || settings.softmax_without_sum || settings.teacher_logits != 1.0;
+         settings.experts != WrongExperts::kNone || settings.rotation_straight ||
+         settings.softmax_without_sum || settings.teacher_logits != 1.0;
 }
 
 /// The name of the other of gate and up projection.

@@ -83,6 +83,13 @@ enum class BlindQueries {
 /// In packed rows, the layers, or the parts of them, that don't know where a document begins.
 enum class Leak { kNone, kRecurrent, kState, kConvolution, kWindows, kFull };
 
+/// What is wrong with the weights of a token's experts.
+enum class WrongExperts {
+  kNone,
+  kCorrectedWeights,  // what is added to scores for the choice stays in them
+  kWeightedInputs,    // they multiply what experts read, not what they give
+};
+
 /// What is done to the values of parameters of one kind (other_weights.h).
 struct WeightChange {
   enum class How {
@@ -181,6 +188,7 @@ struct WrongSettings {
   std::string config_change;  // of config_changes.h; empty: none
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
+  WrongExperts experts = WrongExperts::kNone;
   std::vector<WeightChange> weights;
   WeightStep step;
   double teacher_logits = 1.0;      // what a teacher's logits are multiplied by

@@ -207,5 +207,22 @@ TEST(DiagnoseBlind, FirstTokensOfCompletionsAndPowersOfLengths) {
   expect_said(right, times(by_roots, 1.0 / roots), "divided by the square root of its scored tokens");
 }
 
+TEST(DiagnoseBlind, WeightsOfExperts) {
+  const DiagnoseCase right = eight_rows("glm4-moe-tiny");
+  WrongSettings settings;
+  settings.experts = WrongExperts::kCorrectedWeights;
+  // The correction is what the weights are off by: without one nothing is.
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    const at::Tensor& value = right.owned.model.parameter(name).value;
+    return name.ends_with("e_score_correction_bias") ? at::zeros_like(value) : value;
+  });
+  const WrongSubject plain{other, right.owned.batch, right.objective, right.options, right.input_ids};
+  const Tensors exact = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  const Tensors made = run_mistake(plain, settings);
+  for (const auto& [name, gradient] : exact)
+    EXPECT_LE(relative_error(made.at(name), gradient), 1e-11) << name;
+  expect_named_soon(right, right.wrong(settings), "stays in the experts' weights");
+}
+
 }  // namespace
 }  // namespace streambp::verify
