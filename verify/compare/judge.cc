@@ -197,18 +197,18 @@ class Judge {
       const auto try_out = [&](std::vector<OtherPicks> with) {
         ++tried;
         Comparison other = compare_gradients(gradients_, verify::with_picks(subject, with), judging);
-        if (!is_good(other) && !(distance(other) < kCloser * distance(best))) return false;
+        if (!is_found(other) && !(distance(other) < kCloser * distance(best))) return false;
         best = std::move(other);
         taken = std::move(with);
         return true;
       };
       for (const auto& together : ties.of_runs) {
-        if (!is_good(best)) try_out(together);
+        if (!is_found(best)) try_out(together);
       }
-      for (bool closer = true; closer && !is_good(best);) {
+      for (bool closer = true; closer && !is_found(best);) {
         closer = false;
         for (const OtherPicks& each : ties.others) {
-          if (is_good(best) || tried >= kMostPickPasses) break;
+          if (is_found(best) || tried >= kMostPickPasses) break;
           const auto is_taken = [&](const OtherPicks& known) {
             return known.layer == each.layer && known.row == each.row;
           };
@@ -228,7 +228,7 @@ class Judge {
         "{} of {} tokens are nearer to a tie between two picks of an indexer than the noise of {} "
         "(layers {})",
         ties.rows, truth_.batch.size(), name, fmt::join(ties.layers, ", "));
-    if (is_good(best)) {
+    if (is_found(best)) {
       std::vector<std::string> which;
       for (const OtherPicks& each : taken)
         which.push_back(fmt::format("token {} in layer {}", each.row, each.layer));
@@ -317,6 +317,12 @@ class Judge {
     return report;
   }
 
+  /// The noise of runs that picked otherwise says nothing of one pick: what it gives has to be nearer than
+  /// that.
+  static constexpr double kRoundingOfPicked = 1e-4;
+  static bool is_found(const Comparison& comparison) {
+    return is_good(comparison) && distance(comparison) <= kRoundingOfPicked;
+  }
   /// How much closer another pick has to bring the truth to be taken.
   static constexpr double kCloser = 0.97;
 
