@@ -27,7 +27,7 @@ RIGHT = {"qwen3-sft-b3_left": "SFT as it should be", "qwen3-grpo-grpo_kl": "GRPO
 #: Hyperparameters that compare is told, of each objective.
 OPTIONS = {"sft": (), "grpo": ("loss_type", "beta", "epsilon_low", "epsilon_high", "temperature", "importance_sampling_level"),
            "dpo": ("beta", "loss_type"), "kto": ("loss_type", "beta", "desirable_weight", "undesirable_weight"),
-           "distill": ("divergence", "beta", "temperature", "alpha")}
+           "simpo": ("beta", "simpo_gamma"), "distill": ("divergence", "beta", "temperature", "alpha")}
 PAGE = """# Mistakes made in transformers' own code
 
 What `streambp-verify compare --diagnose` says of each, given the gradients alone: {named} of {all} named (float64: {of64}, float32: {of32}). {machine}, commit
@@ -59,7 +59,7 @@ def gradients_of(planted, case, dtype):
 
 
 def flags_of(one):
-    settings = [f"{name}={one.settings[name]}" for name in OPTIONS[one.objective] if name in one.settings]
+    settings = [f"{name}={one.settings[name]}" for name in OPTIONS.get(one.objective, ()) if name in one.settings]
     if one.settings.get("loss_type") == "dapo":
         settings.append(f"num_items_in_batch={one.settings['num_items_in_batch']}")
     others = ["--adapter", str(one.adapter.relative_to(ROOT))] if one.adapter else []
@@ -110,7 +110,7 @@ def main():
         raise InputError(f"{VERIFY}: not there; expected the built streambp-verify")
     import torch
     import transformers
-    from planted import families, losses, model, reports  # noqa: F401: they fill the table
+    from planted import families, losses, model, reports, unmet, unmet_later  # noqa: F401: they fill the table
     from planted.passes import MISTAKES
     from safetensors.torch import save_file
 

@@ -116,13 +116,14 @@ def corrections_in_weights(run):
     corrected = {}
 
     def gather(x, dim, index):
-        bias = next((router.e_score_correction_bias for router in routers if corrected.get("now") is router), None)
+        router = corrected.pop("now", None)  # once: in float64 the call below comes here again
+        bias = None if router is None else router.e_score_correction_bias
         return own(x + bias if bias is not None and x.shape[-1] == len(bias) else x, dim, index)
 
     routers = run.modules("TopkRouter")
     for router in routers:
         router.register_forward_pre_hook(lambda module, _: corrected.update(now=module))
-        router.register_forward_hook(lambda module, *_: corrected.update(now=None))
+        router.register_forward_hook(lambda module, *_: corrected.clear())
     with replaced(torch.Tensor, "gather", gather):
         return run.gradients()
 

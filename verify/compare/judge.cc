@@ -13,6 +13,7 @@
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/scored.h"
 #include "verify/compare/noise.h"
+#include "verify/compare/pick_ties.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -69,6 +70,14 @@ std::string why_dead(const Evaluation& evaluation, const Truth& truth) {
   const bool is_uniform =
       of_targets.numel() > 0 && (of_targets - uniform).abs().max().item<double>() <= 1e-12;
   return is_uniform ? "the model gives every token the same probability" : "";
+}
+
+/// How far gradients are off, as one number to get smaller: NaN and all above 1 count as 1.
+double distance(const Comparison& comparison) {
+  double squares = 0.0;
+  for (const ParameterFinding& finding : comparison.findings)
+    squares += finding.of.error < 1.0 ? finding.of.error * finding.of.error : 1.0;
+  return std::sqrt(squares / std::max<double>(1.0, static_cast<double>(comparison.findings.size())));
 }
 
 class Judge {
@@ -160,9 +169,81 @@ class Judge {
       if (rounded) stored = prefer_stored(result.comparison, judging);
     } while (runs.done() < NoiseRuns::kRuns && !is_clear(result.comparison));
     result.noise_runs = runs.done();
+    // In 16 bits ties are everywhere, and the noise that was measured has them.
+    if (result.comparison.verdict == Verdict::kWrong && !stored && dtype == at::kFloat)
+      look_for_other_picks(result, judging);
     if (stored) put_weights(at::kDouble);
     note_ties(result);
     return result;
+  }
+
+  /// Wrong gradients of a model whose indexers pick: perhaps right where rows that are nearly tied see
+  /// others. One pick after the other is taken over that brings the truth closer.
+  void look_for_other_picks(CompareReport& result, const Judging& judging) {
+    const WrongSubject subject{truth_.model,
+                               truth_.batch,
+                               options_.objective,
+                               objective_options(options_),
+                               truth_.input_ids,
+                               truth_.labels,
+                               truth_.teacher ? &*truth_.teacher : nullptr};
+    PickTies ties;
+    std::vector<OtherPicks> taken;
+    Comparison best = result.comparison;
+    size_t tried = 0;
+    try {
+      Truth low = truth_.open_again(*judging.dtype);
+      ties = find_pick_ties(subject, low.model, *judging.dtype);
+      const auto try_out = [&](std::vector<OtherPicks> with) {
+        ++tried;
+        Comparison other = compare_gradients(gradients_, verify::with_picks(subject, with), judging);
+        if (!is_found(other) && !(distance(other) < kCloser * distance(best))) return false;
+        best = std::move(other);
+        taken = std::move(with);
+        return true;
+      };
+      for (const auto& together : ties.of_runs) {
+        if (!is_found(best)) try_out(together);
+      }
+      for (bool closer = true; closer && !is_found(best);) {
+        closer = false;
+        for (const OtherPicks& each : ties.others) {
+          if (is_found(best) || tried >= kMostPickPasses) break;
+          const auto is_taken = [&](const OtherPicks& known) {
+            return known.layer == each.layer && known.row == each.row;
+          };
+          if (std::any_of(taken.begin(), taken.end(), is_taken)) continue;
+          std::vector<OtherPicks> with = taken;
+          with.push_back(each);
+          if (!try_out(std::move(with))) continue;
+          closer = true;
+        }
+      }
+    } catch (const InputError&) {
+      return;  // a batch or model that such passes don't take
+    }
+    if (ties.others.empty()) return;
+    const std::string name = dtype_name(*judging.dtype);
+    const std::string near = fmt::format(
+        "{} of {} tokens are nearer to a tie between two picks of an indexer than the noise of {} "
+        "(layers {})",
+        ties.rows, truth_.batch.size(), name, fmt::join(ties.layers, ", "));
+    if (is_found(best)) {
+      std::vector<std::string> which;
+      for (const OtherPicks& each : taken)
+        which.push_back(fmt::format("token {} in layer {}", each.row, each.layer));
+      best.notes = result.comparison.notes;
+      best.notes.push_back(fmt::format("{}: the gradients are those where {} see{} the other pick", near,
+                                       fmt::join(which, " and "), which.size() == 1 ? "s" : ""));
+      result.comparison = std::move(best);
+    } else if (tried >= kMostPickPasses) {
+      result.comparison.verdict = Verdict::kUndecided;
+      result.comparison.notes.push_back(fmt::format(
+          "{}, more than could be tried: whether these gradients are of other picks is not known", near));
+    } else {
+      result.comparison.notes.push_back(
+          fmt::format("{}; with their other picks the gradients are wrong as well", near));
+    }
   }
 
   /// Weights that were kept wider than the arithmetic: whether the comparison is with their truth.
@@ -235,6 +316,15 @@ class Judge {
     comparison.hints.push_back(compute_dtype_hint(reason, comparison.dtype));
     return report;
   }
+
+  /// The noise of runs that picked otherwise says nothing of one pick: what it gives has to be nearer than
+  /// that.
+  static constexpr double kRoundingOfPicked = 1e-4;
+  static bool is_found(const Comparison& comparison) {
+    return is_good(comparison) && distance(comparison) <= kRoundingOfPicked;
+  }
+  /// How much closer another pick has to bring the truth to be taken.
+  static constexpr double kCloser = 0.97;
 
   Truth& truth_;
   const CompareOptions& options_;

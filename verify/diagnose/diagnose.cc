@@ -70,6 +70,7 @@ class Search {
       std::erase_if(hypotheses_, [](const Hypothesis& h) { return !is_of_backward_pass(h.about); });
     if (location_ && location_->kind == Location::Kind::kEverywhere && is_precise() && !head_is_right())
       trials_.by_head(gradients, std::max(kRounding, kNoiseAllowance * noise_));
+    drop_contradicted(hypotheses_, gradients, truth, noise_);
     // Their own precision is no mistake of theirs.
     if (has_dtype(gradients, at::kBFloat16))
       std::erase_if(hypotheses_, [](const Hypothesis& h) { return h.name == "bf16-rounded"; });
@@ -210,7 +211,7 @@ class Search {
         [&](const WrongSubject& other) { return trials_.may_be(other, diagnosis_.limit); }, diagnosis_.notes);
     if (parts_.empty()) parts_ = explain_by_ends_of_rows(subject_, gradients_, gauge_, limits);
     if (!parts_.empty()) return true;
-    parts_ = trials_.numbers(limits);
+    parts_ = trials_.numbers(limits, gradients_);
     if (parts_.empty()) return false;
     for (const Hypothesis& each : hypotheses_) {
       const WrongSettings settings = each.settings();
@@ -260,7 +261,6 @@ class Search {
     return is_explanation(tried.fit);
   }
 
-  /// Whether nothing else is to be tried.
   bool is_exact(const Tried& tried) const {
     return is_precise() && fits(tried) &&
            tried.fit.residual <= std::max(kSinglePrecision, kNoiseLimit * noise_);

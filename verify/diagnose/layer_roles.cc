@@ -80,9 +80,12 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
             "wrong (an all-reduce or a sum over experts is missing)"};
   }
   if (wrong(Role::kBeforeMlp) || wrong(Role::kAfterAttention)) {
-    return {"mlp-input-gradient",
-            "what leaves the MLP for its input is wrong (the sum over its maps, or its "
-            "norm)"};
+    return {
+        "mlp-input-gradient",
+        has(Role::kExperts)
+            ? "the experts' own gradients are right, but what leaves them for their input is wrong (the sum "
+              "over their gate and up projection, or over experts, or their norm)"
+            : "what leaves the MLP for its input is wrong (the sum over its maps, or its norm)"};
   }
   if (wrong(Role::kOutput)) {
     return has(Role::kRecurrence)
@@ -106,7 +109,9 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
     return {"attention-backward",
             "the backward pass of attention is wrong for queries, keys and values (mask, "
             "documents, what it saved)"};
-  if (q && k) return {"scores-backward", "the backward pass of the scores is wrong (" + of_scores + ")"};
+  if (q && k)
+    return {"scores-backward", "the backward pass of the scores is wrong (" + of_scores +
+                                   ", or the rotation of queries and keys)"};
   if (k && v)
     return {"keys-values-backward",
             "the gradients of keys and values are wrong and the queries' are right (sums over heads of a "

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <fmt/format.h>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,8 @@ namespace {
 constexpr double kStep = 1e-3;
 /// What the first step has to explain of an error, as the square of a cosine, to be followed.
 constexpr double kFollowed = 0.5;
+/// The same of a step of all weights, which bends what it does.
+constexpr double kFollowedStep = 0.2;
 /// Newton's steps, and how far they may lead.
 constexpr int kSteps = 8;
 constexpr double kFarthest = 1.5;
@@ -26,9 +29,38 @@ struct Number {
   std::string name, text;
   double right = 1.0;
   std::function<void(WrongSettings&, double)> set;
+  double unit = 0.0;  // of a number that should be 0: it is so many times this, and no multiple of `right`
+
+  double at(double x) const { return unit > 0.0 ? unit * x : right * std::exp(x); }
 };
 
-std::vector<Number> numbers_of(const WrongSubject& subject) {
+/// A step as long as this share of the weights is one of the search's.
+constexpr double kStepShare = 0.3;
+
+double norm_of_all(const Tensors& tensors) {
+  double squares = 0.0;
+  for (const auto& [name, tensor] : tensors) squares += std::pow(tensor.norm().item<double>(), 2);
+  return std::sqrt(squares);
+}
+
+void add_steps(const WrongSubject& subject, const WeightDirections& directions, std::vector<Number>& all) {
+  if (subject.model.has_adapters() || subject.model.has_value_head()) return;
+  double squares = 0.0;
+  for (const auto& parameter : subject.model.parameters()) {
+    if (parameter->trainable()) squares += std::pow(parameter->value.norm().item<double>(), 2);
+  }
+  for (const auto& [text, along] : directions) {
+    const double norm = norm_of_all(*along);
+    if (!(norm > 0.0) || !std::isfinite(norm)) continue;
+    all.push_back({"weights-step", text, 0.0,
+                   [along = along](WrongSettings& s, double value) {
+                     s.step = {along, value};
+                   },
+                   kStepShare * std::sqrt(squares) / norm});
+  }
+}
+
+std::vector<Number> numbers_of(const WrongSubject& subject, const WeightDirections& directions) {
   std::vector<Number> all;
   for (const ConfigNumber& number : config_numbers()) {
     Config config = subject.model.config();
@@ -43,24 +75,26 @@ std::vector<Number> numbers_of(const WrongSubject& subject) {
   if (subject.model.has_adapters())
     all.push_back({"adapter-scale", "what adapters are multiplied by, over their scale,", 1.0,
                    [](WrongSettings& s, double value) { s.adapter_scale_factor = value; }});
+  add_steps(subject, directions, all);
   return all;
 }
 
 class NumberSearch {
  public:
   NumberSearch(const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth,
-               const PartsLimits& limits, const MakeMistake& run,
+               const PartsLimits& limits, const WeightDirections& directions, const MakeMistake& run,
                const std::function<Fit(const WrongSettings&)>& confirm)
       : subject_(subject),
         gauge_(gauge),
         limits_(limits),
+        directions_(directions),
         run_(run),
         confirm_(confirm),
         truth_(gauge.vector_of(truth)),
         error_(gauge.own() - truth_) {}
 
   std::vector<Explanation> search() {
-    for (const Number& number : numbers_of(subject_)) follow(number);
+    for (const Number& number : numbers_of(subject_, directions_)) follow(number);
     return std::move(found_);
   }
 
@@ -87,20 +121,34 @@ class NumberSearch {
     return error.norm().item<double>() / std::sqrt(static_cast<double>(gauge_.parameters()));
   }
 
+  /// A step of the weights bends the gradients: of `x` and its multiples the one that leaves the least.
+  double farther(const Number& number, double x) const {
+    double best = x, least = std::numeric_limits<double>::infinity();
+    for (const double times : {1.0, 2.0, 4.0, 8.0}) {
+      const std::optional<at::Tensor> other = at(number, number.at(times * x));
+      const double residual = other ? residual_of(gauge_.own() - *other) : least;
+      if (!(residual < least)) break;
+      least = residual;
+      best = times * x;
+    }
+    return best;
+  }
+
   void follow(const Number& number) {
-    const double right = number.right;
-    std::optional<at::Tensor> other = at(number, right * std::exp(kStep));
+    std::optional<at::Tensor> other = at(number, number.at(kStep));
     if (!other) return;
     at::Tensor slope = (*other - truth_) / kStep;
     const double size = slope.norm().item<double>();
     if (!(size > 0.0)) return;
     double x = along(error_, slope);
     const double cosine = x * size / error_.norm().item<double>();
-    if (!(cosine * cosine >= kFollowed) || !(std::abs(x) <= kFarthest)) return;
+    if (!(cosine * cosine >= (number.unit > 0.0 ? kFollowedStep : kFollowed)) || !(std::abs(x) <= kFarthest))
+      return;
+    if (number.unit > 0.0) x = farther(number, x);
     double before = 0.0, best = 0.0, best_residual = residual_of(error_);
     at::Tensor at_before = truth_;
     for (int step = 0; step < kSteps && std::abs(x) <= kFarthest && x != before; ++step) {
-      other = at(number, right * std::exp(x));
+      other = at(number, number.at(x));
       if (!other) return;
       const at::Tensor left = gauge_.own() - *other;
       const double residual = residual_of(left);
@@ -113,7 +161,7 @@ class NumberSearch {
       at_before = *other;
       x += along(left, slope);
     }
-    if (best_residual <= limits_.residual) add(number, right * std::exp(best));
+    if (best_residual <= limits_.residual) add(number, number.at(best));
   }
 
   void add(const Number& number, double found) {
@@ -122,13 +170,19 @@ class NumberSearch {
     if (!(explanation.fit.residual <= limits_.residual)) return;
     explanation.name = fmt::format("{}-{:.6g}", number.name, found);
     explanation.sentence =
-        fmt::format("{} is {:.6g} where it should be {:.6g}", number.text, found, number.right);
+        number.unit > 0.0
+            ? fmt::format(
+                  "the weights are not those that are given: they are {:.6g} times {} further, as those of "
+                  "the step before or after",
+                  found, number.text)
+            : fmt::format("{} is {:.6g} where it should be {:.6g}", number.text, found, number.right);
     found_.push_back(std::move(explanation));
   }
 
   const WrongSubject& subject_;
   const FitGauge& gauge_;
   PartsLimits limits_;
+  const WeightDirections& directions_;
   const MakeMistake& run_;
   const std::function<Fit(const WrongSettings&)>& confirm_;
   at::Tensor truth_, error_;
@@ -137,11 +191,23 @@ class NumberSearch {
 
 }  // namespace
 
+WeightDirections steps_of(const Tensors& truth, const Tensors& gradients) {
+  const auto signs = [](const Tensors& of) {
+    Tensors made;
+    for (const auto& [name, tensor] : of) made.emplace(name, tensor.to(at::kDouble).sign());
+    return std::make_shared<const Tensors>(std::move(made));
+  };
+  return {{"their gradient", std::make_shared<const Tensors>(truth)},
+          {"the given gradients", std::make_shared<const Tensors>(gradients)},
+          {"the sign of their gradient", signs(truth)},
+          {"the sign of the given gradients", signs(gradients)}};
+}
+
 std::vector<Explanation> explain_by_numbers(const WrongSubject& subject, const FitGauge& gauge,
                                             const Tensors& truth, const PartsLimits& limits,
-                                            const MakeMistake& run,
+                                            const WeightDirections& directions, const MakeMistake& run,
                                             const std::function<Fit(const WrongSettings&)>& confirm) {
-  return NumberSearch(subject, gauge, truth, limits, run, confirm).search();
+  return NumberSearch(subject, gauge, truth, limits, directions, run, confirm).search();
 }
 
 }  // namespace streambp::verify

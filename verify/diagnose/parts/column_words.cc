@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <map>
 #include <vector>
 
 namespace streambp::verify {
@@ -50,6 +51,32 @@ std::optional<ColumnWords> words_of_columns(const at::Tensor& columns, const at:
         "mean-of-means-of-columns",
         fmt::format("the loss is the mean of the means of columns {}", fmt::join(texts, " and "))};
   return ColumnWords{"columns-weighted", fmt::format("tokens count {}", fmt::join(texts, ", "))};
+}
+
+std::optional<ColumnWords> words_of_ends(const at::Tensor& sequence, const at::Tensor& gone) {
+  std::map<int64_t, std::vector<bool>> by_sequence;
+  for (int64_t i = 0; i < sequence.numel(); ++i)
+    by_sequence[sequence[i].item<int64_t>()].push_back(gone[i].item<bool>());
+  for (const bool from_front : {true, false}) {
+    std::ptrdiff_t count = 0;
+    bool alike = true;
+    for (auto& [number, all] : by_sequence) {
+      if (!from_front) std::reverse(all.begin(), all.end());
+      const auto left = std::find(all.begin(), all.end(), false);
+      const std::ptrdiff_t own = left - all.begin();
+      alike =
+          alike && own > 0 && (count == 0 || own == count) && std::find(left, all.end(), true) == all.end();
+      count = own;
+    }
+    if (!alike || count == 0) continue;
+    const std::string which = from_front ? "first" : "last";
+    return ColumnWords{which + "-scored-tokens-lost",
+                       count == 1
+                           ? fmt::format("the {} scored token of each row is not scored (it {})", which,
+                                         from_front ? "starts one token late" : "ends one token early")
+                           : fmt::format("the {} {} scored tokens of each row are not scored", which, count)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace streambp::verify

@@ -19,4 +19,8 @@ struct ColumnWords {
 std::optional<ColumnWords> words_of_columns(const at::Tensor& columns, const at::Tensor& weights,
                                             const at::Tensor& errors);
 
+/// Of scored tokens in `sequence` [M], in order, of which some are `gone` [M]: that these are as many of the
+/// first, or the last, of each, or nothing.
+std::optional<ColumnWords> words_of_ends(const at::Tensor& sequence, const at::Tensor& gone);
+
 }  // namespace streambp::verify

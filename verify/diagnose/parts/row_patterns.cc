@@ -1,6 +1,8 @@
 // Weights of rows, and advantages, that mistakes give.
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <utility>
 
 #include "streambp/model/scored.h"
@@ -65,6 +67,60 @@ void add_means(RowFacts& facts, const Batch& batch, Layout layout) {
 }
 
 }  // namespace
+
+RowFacts row_facts(const Batch& batch, Layout layout) {
+  RowFacts facts;
+  if (batch.packed) facts.unit = "document";
+  facts.pairs = has_pairs(layout);
+  const at::Tensor row = batch.padded_indices.div(std::max<int64_t>(batch.padded_columns, 1), "floor");
+  const auto advantages = batch.token_inputs.find(inputs::kAdvantages);
+  bool one_a_row = advantages != batch.token_inputs.end();
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const int64_t begin = batch.offsets[i], end = batch.offsets[i + 1];
+    const at::Tensor scored = batch.targets.slice(0, begin, end).ne(kNoTarget);
+    facts.scored.push_back(static_cast<double>(scored.sum().item<int64_t>()));
+    facts.rows.push_back(end > begin ? row[begin].item<int64_t>()
+                                     : (facts.rows.empty() ? 0 : facts.rows.back()));
+    if (!one_a_row) continue;
+    const at::Tensor own = advantages->second.slice(0, begin, end).masked_select(scored);
+    facts.advantages.push_back(own.numel() > 0 ? own[0].item<double>() : 0.0);
+    one_a_row = own.numel() == 0 || own.eq(own[0]).all().item<bool>();
+  }
+  if (!one_a_row) facts.advantages.clear();
+  return facts;
+}
+
+std::string permutation_text(const std::vector<size_t>& from) {
+  const size_t n = from.size();
+  const std::string text = "the advantages (or rewards) are those of other rows: ";
+  const size_t by = (from[0] + n) % n;
+  bool rotated = by != 0, reversed = true;
+  for (size_t i = 0; i < n; ++i) {
+    rotated = rotated && from[i] == (i + by) % n;
+    reversed = reversed && from[i] == n - 1 - i;
+  }
+  if (rotated) return text + fmt::format("row i has those of row i + {} (modulo {})", by, n);
+  if (reversed) return text + "they are in reverse order";
+  std::vector<std::string> moved;
+  for (size_t i = 0; i < n; ++i) {
+    if (from[i] != i) moved.push_back(fmt::format("row {} has those of row {}", i, from[i]));
+  }
+  if (moved.size() > 12) moved.resize(12), moved.emplace_back("...");
+  return text + fmt::format("{}", fmt::join(moved, ", "));
+}
+
+std::string list_text(const std::string& unit, const std::vector<int64_t>& numbers) {
+  if (numbers.size() == 1) return fmt::format("{} {}", unit, numbers.front());
+  const bool in_a_row = numbers.back() - numbers.front() == std::ssize(numbers) - 1;
+  if (in_a_row && numbers.size() > 2)
+    return fmt::format("{}s {} to {}", unit, numbers.front(), numbers.back());
+  const size_t shown = std::min<size_t>(numbers.size(), 12);
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == numbers.size() ? " and " : ", ", numbers[i]);
+  }
+  return fmt::format("{}s {}{}", unit, text, shown < numbers.size() ? ", ..." : "");
+}
 
 void add_other_weights(RowFacts& facts, const Batch& batch, Layout layout) {
   add_advantages(facts, batch);

@@ -7,6 +7,8 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <tuple>
 
 #include "streambp/objective/terms.h"
 
@@ -29,6 +31,7 @@ class RowReading {
     missing();
     micro_batches();
     by_length();
+    if (found_.empty()) by_power_of_length();
     if (found_.empty()) {
       for (const OtherAdvantages& other : facts_.other_weights) {
         if (const auto factor = factor_of(other.of_sequences))
@@ -264,6 +267,29 @@ class RowReading {
           pattern, *factor, *factor);
   }
 
+  /// Rows that count by another power of their scored tokens, in a mean of that weight.
+  void by_power_of_length() {
+    std::set<double> lengths(facts_.scored.begin(), facts_.scored.end());
+    lengths.erase(0.0);
+    if (lengths.size() < 3) return;  // two would fit any power
+    for (const auto& [power, text] :
+         {std::pair{-0.5, "divided by the square root of"},
+          std::pair{0.5, "multiplied by the square root of"}, std::pair{-2.0, "divided by the square of"}}) {
+      double all = 0.0, weighted = 0.0;
+      std::vector<double> pattern;
+      for (const double scored : facts_.scored) {
+        pattern.push_back(scored > 0.0 ? std::pow(scored, power) : 0.0);
+        all += scored;
+        weighted += scored * pattern.back();
+      }
+      for (double& weight : pattern) weight *= all / weighted;
+      if (const auto factor = factor_of(pattern))
+        add(fmt::format("rows-by-length-to-{:g}", 1.0 + power),
+            fmt::format("each {}'s loss is {} its scored tokens", facts_.unit, text), pattern, *factor,
+            *factor);
+    }
+  }
+
   /// The advantages that are in effect, times their weights.
   void advantages() {
     if (facts_.advantages.empty()) return;
@@ -307,30 +333,31 @@ class RowReading {
     }
   }
 
-  std::string permutation_text(const std::vector<size_t>& from) const {
-    const size_t n = size();
-    const std::string text = "the advantages (or rewards) are those of other rows: ";
-    const size_t by = (from[0] + n) % n;
-    bool rotated = by != 0, reversed = true;
-    for (size_t i = 0; i < n; ++i) {
-      rotated = rotated && from[i] == (i + by) % n;
-      reversed = reversed && from[i] == n - 1 - i;
+  /// Those of one sign are 0, and the others are right.
+  bool of_one_sign(double sign) const {
+    bool any = false;
+    for (size_t i = 0; i < size(); ++i) {
+      const bool gone = facts_.advantages[i] * sign < 0.0;
+      any = any || (gone && known(i));
+      if (!is(i, gone ? 0.0 : 1.0)) return false;
     }
-    if (rotated) return text + fmt::format("row i has those of row i + {} (modulo {})", by, n);
-    if (reversed) return text + "they are in reverse order";
-    std::vector<std::string> moved;
-    for (size_t i = 0; i < n; ++i) {
-      if (from[i] != i) moved.push_back(fmt::format("row {} has those of row {}", i, from[i]));
-    }
-    if (moved.size() > 12) moved.resize(12), moved.emplace_back("...");
-    return text + fmt::format("{}", fmt::join(moved, ", "));
+    return any;
   }
 
   /// Each row's own, times a number.
   RowWords scaled_advantages() const {
+    for (const auto& [sign, name, text] :
+         {std::tuple{1.0, "negative", "less than 0"}, std::tuple{-1.0, "positive", "more than 0"}}) {
+      if (facts_.advantages.size() == size() && of_one_sign(sign))
+        return {fmt::format("no-{}-advantages", name),
+                fmt::format("{} advantages are missing: rows whose advantage is {} have none (clamped at 0)",
+                            name, text),
+                1.0};
+    }
     std::vector<std::string> texts;
     for (size_t i = 0; i < size() && texts.size() < 16; ++i) {
-      if (known(i)) texts.push_back(fmt::format("row {}'s by {:.6g}", i, weights_.values[i]));
+      if (known(i))
+        texts.push_back(fmt::format("row {}'s by {:.6g}", i, is(i, 0.0) ? 0.0 : weights_.values[i]));
     }
     return {"advantages-scaled",
             fmt::format(
@@ -358,43 +385,8 @@ class RowReading {
 
 }  // namespace
 
-RowFacts row_facts(const Batch& batch, Layout layout) {
-  RowFacts facts;
-  if (batch.packed) facts.unit = "document";
-  facts.pairs = has_pairs(layout);
-  const at::Tensor row = batch.padded_indices.div(std::max<int64_t>(batch.padded_columns, 1), "floor");
-  const auto advantages = batch.token_inputs.find(inputs::kAdvantages);
-  bool one_a_row = advantages != batch.token_inputs.end();
-  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
-    const int64_t begin = batch.offsets[i], end = batch.offsets[i + 1];
-    const at::Tensor scored = batch.targets.slice(0, begin, end).ne(kNoTarget);
-    facts.scored.push_back(static_cast<double>(scored.sum().item<int64_t>()));
-    facts.rows.push_back(end > begin ? row[begin].item<int64_t>()
-                                     : (facts.rows.empty() ? 0 : facts.rows.back()));
-    if (!one_a_row) continue;
-    const at::Tensor own = advantages->second.slice(0, begin, end).masked_select(scored);
-    facts.advantages.push_back(own.numel() > 0 ? own[0].item<double>() : 0.0);
-    one_a_row = own.numel() == 0 || own.eq(own[0]).all().item<bool>();
-  }
-  if (!one_a_row) facts.advantages.clear();
-  return facts;
-}
-
 std::vector<RowWords> words_for(const RowFacts& facts, const RowWeights& weights) {
   return RowReading(facts, weights).words();
-}
-
-std::string list_text(const std::string& unit, const std::vector<int64_t>& numbers) {
-  if (numbers.size() == 1) return fmt::format("{} {}", unit, numbers.front());
-  const bool in_a_row = numbers.back() - numbers.front() == std::ssize(numbers) - 1;
-  if (in_a_row && numbers.size() > 2)
-    return fmt::format("{}s {} to {}", unit, numbers.front(), numbers.back());
-  const size_t shown = std::min<size_t>(numbers.size(), 12);
-  std::string text;
-  for (size_t i = 0; i < shown; ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == numbers.size() ? " and " : ", ", numbers[i]);
-  }
-  return fmt::format("{}s {}{}", unit, text, shown < numbers.size() ? ", ..." : "");
 }
 
 }  // namespace streambp::verify

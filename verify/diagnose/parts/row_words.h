@@ -53,6 +53,9 @@ struct RowWords {
 inline constexpr const char* kRowsWeighted = "rows-weighted";
 std::vector<RowWords> words_for(const RowFacts& facts, const RowWeights& weights);
 
+/// Whose advantages each row has, in words.
+std::string permutation_text(const std::vector<size_t>& from);
+
 /// "row 3", "rows 0 to 5", "rows 0, 2 and 5".
 std::string list_text(const std::string& unit, const std::vector<int64_t>& numbers);
 

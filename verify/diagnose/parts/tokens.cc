@@ -254,6 +254,12 @@ class TokenSearch {
                                                             at_lost.max().item<int64_t>() + 1));
       }
     }
+    if (texts.empty() && kept.numel() > 0) {
+      const at::Tensor which = scored.ne(0.0).nonzero().squeeze(1);
+      const auto words = words_of_ends(indices.sequence.index_select(0, tokens_.index_select(0, which)),
+                                       gone.index_select(0, which));
+      if (words) texts.emplace_back(words->name, words->sentence);
+    }
     if (texts.empty()) {
       std::vector<int64_t> numbers;
       for (int64_t i = 0; i < std::min(lost_tokens.numel(), kMostListed); ++i)

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
+
+#include "verify/diagnose/wrong_engine/other_weights.h"
 
 namespace streambp::verify {
 namespace {
@@ -16,13 +19,37 @@ bool has_name(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
+/// Whether a mistake leaves parameters of a kind without a gradient.
+bool leaves_without(const WrongSettings& settings, const std::string& kind) {
+  const auto& norms = settings.missing_norms;
+  return std::find(norms.begin(), norms.end(), kind) != norms.end() ||
+         std::any_of(settings.weights.begin(), settings.weights.end(), [&](const WeightChange& change) {
+           return change.how == WeightChange::How::kAbsent && change.kind == kind;
+         });
+}
+
+/// Names of parameters that should have a gradient and have none.
+std::vector<std::string> without_gradient(const Tensors& gradients, const Tensors& truth,
+                                          double none = kNoGradient) {
+  std::vector<std::string> without;
+  for (const auto& [name, of_truth] : truth) {
+    const auto found = gradients.find(name);
+    const double own = found == gradients.end() ? 0.0 : found->second.norm().item<double>();
+    if (own <= none * of_truth.norm().item<double>()) without.push_back(name);
+  }
+  return without;
+}
+
 /// Whether a mistake leaves some of the parameters with such names without a gradient.
 bool leaves_without(const WrongSettings& settings, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     if (has_name(name, "sinks")) return settings.no_sinks;
     if (has_name(name, "q_norm") || has_name(name, "k_norm"))
       return settings.missing_norm == MissingNorm::kHeads;
-    return has_name(name, "norm") && settings.missing_norm != MissingNorm::kNone;
+    if (const std::string kind = kind_of(name); has_name(kind, "norm") && settings.missing_norms.empty())
+      return settings.missing_norm != MissingNorm::kNone;
+    else
+      return leaves_without(settings, kind);
   });
 }
 
@@ -69,12 +96,7 @@ Tensors HeadGauge::part_of(const Tensors& gradients) const {
 
 std::vector<const Hypothesis*> in_order(const std::vector<Hypothesis>& all, const Tensors& gradients,
                                         const Tensors& truth) {
-  std::vector<std::string> without;
-  for (const auto& [name, of_truth] : truth) {
-    const auto found = gradients.find(name);
-    const double own = found == gradients.end() ? 0.0 : found->second.norm().item<double>();
-    if (own <= kNoGradient * of_truth.norm().item<double>()) without.push_back(name);
-  }
+  const std::vector<std::string> without = without_gradient(gradients, truth);
   std::array<std::vector<const Hypothesis*>, 4> groups;
   for (const Hypothesis& each : all) {
     const WrongSettings settings = each.settings();
@@ -88,6 +110,27 @@ std::vector<const Hypothesis*> in_order(const std::vector<Hypothesis>& all, cons
   std::vector<const Hypothesis*> sorted;
   for (const auto& group : groups) sorted.insert(sorted.end(), group.begin(), group.end());
   return sorted;
+}
+
+void drop_contradicted(std::vector<Hypothesis>& all, const Tensors& gradients, const Tensors& truth,
+                       double noise) {
+  std::map<std::string, size_t> trained, without;
+  for (const auto& [name, of_truth] : truth) ++trained[kind_of(name)];
+  for (const std::string& name : without_gradient(gradients, truth, std::max(kNoGradient, 3.0 * noise)))
+    ++without[kind_of(name)];
+  const auto has_none = [&](const std::string& kind) {
+    return !trained.contains(kind) || (without.contains(kind) && without.at(kind) == trained.at(kind));
+  };
+  const auto has_some = [&](const std::string& kind) { return trained.contains(kind) && !has_none(kind); };
+  std::erase_if(all, [&](const Hypothesis& each) {
+    const WrongSettings settings = each.settings();
+    return std::any_of(settings.missing_norms.begin(), settings.missing_norms.end(), has_some) ||
+           std::any_of(settings.weights.begin(), settings.weights.end(), [&](const WeightChange& change) {
+             return change.how == WeightChange::How::kAbsent
+                        ? has_some(change.kind)
+                        : change.how == WeightChange::How::kZero && has_none(change.kind);
+           });
+  });
 }
 
 }  // namespace streambp::verify

@@ -35,4 +35,8 @@ class HeadGauge {
 std::vector<const Hypothesis*> in_order(const std::vector<Hypothesis>& all, const Tensors& gradients,
                                         const Tensors& truth);
 
+/// Takes out those that leave out what has gradients above `noise`, or zero what has none.
+void drop_contradicted(std::vector<Hypothesis>& all, const Tensors& gradients, const Tensors& truth,
+                       double noise);
+
 }  // namespace streambp::verify

@@ -1,6 +1,7 @@
 #include "verify/diagnose/trials/hypotheses.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fmt/ranges.h>
 #include <set>
 #include <utility>
@@ -34,6 +35,9 @@ std::vector<Hypothesis> HypothesisTable::all() {
   attention();
   rotary();
   weights();
+  backward_rules();
+  experts();
+  kinds_of_weights();
   gradients();
   chunked_labels();
   normalisers();
@@ -96,6 +100,19 @@ void HypothesisTable::labels() {
           s.target_shift = 1;
           s.first_label = true;
         });
+    if (has_left_padding())
+      add("labels-not-shifted-last-left-out", "targets",
+          "labels are not shifted: tokens are scored where their own label is given, one token too late, the "
+          "last column left out",
+          [](WrongSettings& s) { s.target_shift = 1, s.first_label = s.no_last_column = true; });
+  }
+  if (subject_.teacher != nullptr) {
+    const auto given = subject_.options.find("temperature");
+    const double temperature =
+        given == subject_.options.end() ? 1.0 : std::strtod(given->second.c_str(), nullptr);
+    if (temperature > 0.0 && temperature != 1.0)
+      add("teacher-temperature", "teacher", "the teacher's logits are not divided by the temperature",
+          [temperature](WrongSettings& s) { s.teacher_logits = temperature; });
   }
   add("labels-shifted-twice", "targets",
       "labels are shifted twice: logits are scored on the token after the next",
@@ -165,7 +182,12 @@ void HypothesisTable::other_options() {
     // Weights of terms are fitted.
     static const std::set<std::string> kFitted{
         "divisor", "beta", "kl_coef", "entropy_coef", "cpo_alpha", "vf_coef", "center_rewards_coefficient"};
-    const bool fitted = kFitted.contains(option.name) && !has_pairs(kind_.layout);
+    const bool fitted = kFitted.contains(option.name) && !has_pairs(kind_.layout) && kind_.name != "distill";
+    if (const double number = std::strtod(given.c_str(), nullptr);
+        kind_.name == "distill" && option.choices.empty() && number > 0.0 && number < 1.0 && number != 0.5) {
+      const std::string rest = fmt::format("{:.12g}", 1.0 - number);
+      add_value(option, rest, fmt::format("{} instead of {}: what is left of 1", rest, given));
+    }
     if (given == option.default_value || !option.choices.empty() || fitted) continue;
     add_value(option, option.default_value,
               fmt::format("ignored: {} where {} is asked for",

@@ -42,6 +42,13 @@ class HypothesisTable {
   void norms();
   void gradients();
 
+  // hypotheses_weights.cc: of kinds of weights
+  void backward_rules();
+  void experts();
+  void kinds_of_weights();
+  void gates();
+  void heads_entries(bool normed);
+
   // hypotheses_chunks.cc: of what works by chunks
   void chunked_labels();
   void normalisers();

@@ -10,8 +10,8 @@
 namespace streambp::verify {
 
 bool is_of_backward_pass(const std::string& about) {
-  static const std::set<std::string> kAbout{"detached", "tied embedding", "padding row", "sums",
-                                            "softcap's slope"};
+  static const std::set<std::string> kAbout{"detached",        "tied embedding",  "padding row",     "sums",
+                                            "softcap's slope", "softmax's slope", "rotation's slope"};
   return kAbout.contains(about);
 }
 
@@ -69,16 +69,18 @@ const Tried& TrialRuns::best() const {
                            [](const Tried& a, const Tried& b) { return a.fit.residual < b.fit.residual; });
 }
 
-std::vector<Explanation> TrialRuns::numbers(const PartsLimits& limits) const {
+std::vector<Explanation> TrialRuns::numbers(const PartsLimits& limits, const Tensors& gradients) const {
+  const WeightDirections steps = steps_of(truth_, gradients);
   const auto confirm = [&](const WrongSettings& settings) {
     return gauge_.measure(run_(subject_, settings));
   };
-  if (!head_) return explain_by_numbers(subject_, gauge_, truth_, limits, run_, confirm);
+  if (!head_) return explain_by_numbers(subject_, gauge_, truth_, limits, steps, run_, confirm);
   const MakeMistake of_head = [&](const WrongSubject& subject, WrongSettings settings) {
     settings.head_alone = true;
     return head_->part_of(run_(subject, settings));
   };
-  return explain_by_numbers(subject_, head_->gauge(), head_->part_of(truth_), limits, of_head, confirm);
+  return explain_by_numbers(subject_, head_->gauge(), head_->part_of(truth_), limits, steps, of_head,
+                            confirm);
 }
 
 std::vector<MistakePair> TrialRuns::pairs(const std::vector<Hypothesis>& all, double limit) const {

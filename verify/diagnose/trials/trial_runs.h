@@ -48,7 +48,7 @@ class TrialRuns {
   const Tried& best() const;
 
   /// Explanations by one number, with the residual that they leave of all gradients.
-  std::vector<Explanation> numbers(const PartsLimits& limits) const;
+  std::vector<Explanation> numbers(const PartsLimits& limits, const Tensors& gradients) const;
 
   /// Two mistakes of `all` at a time that are worth making.
   std::vector<MistakePair> pairs(const std::vector<Hypothesis>& all, double limit) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <utility>
 
 namespace streambp::verify {
 namespace {
@@ -12,10 +13,8 @@ bool has_two_sizes(const Config& config) {
   return config.gemma4.global_head_dim > 0;
 }
 
-}  // namespace
-
-const std::vector<ConfigChange>& config_changes() {
-  static const std::vector<ConfigChange> kChanges{
+const std::vector<ConfigChange>& named_changes() {
+  static const std::vector<ConfigChange> kNamed{
       {"rope-theta-default", "rotary tables are made with a theta of 10,000 (rope_theta is ignored)",
        [](Config& c) { c.rope.theta = 1e4; }},
       {"rope-scaling-ignored", "the scaling of rotary tables is ignored (rope_scaling)",
@@ -88,6 +87,17 @@ const std::vector<ConfigChange>& config_changes() {
       {"local-rope-missing", "layers with a window turn by the other layers' rotary table", [](Config& c) {
          if (c.local_rope && !has_two_sizes(c)) c.local_rope = c.rope;
        }}};
+  return kNamed;
+}
+
+}  // namespace
+
+const std::vector<ConfigChange>& config_changes() {
+  static const std::vector<ConfigChange> kChanges = [] {
+    std::vector<ConfigChange> all = named_changes();
+    for (ConfigChange& each : config_switches()) all.push_back(std::move(each));
+    return all;
+  }();
   return kChanges;
 }
 

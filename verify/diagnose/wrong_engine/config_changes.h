@@ -1,6 +1,7 @@
 // Settings of config.json that other implementations of a model get wrong, or leave at their defaults.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -9,13 +10,16 @@
 namespace streambp::verify {
 
 struct ConfigChange {
-  const char* name;
-  const char* sentence;
+  std::string name;
+  std::string sentence;
   /// Changes nothing where the model has no such setting.
-  void (*change)(Config& config);
+  std::function<void(Config& config)> change;
 };
 
 const std::vector<ConfigChange>& config_changes();
+
+/// Switches of config.json that are the other way, and counts that are others.
+std::vector<ConfigChange> config_switches();
 
 /// `config` with the change of this name.
 Config changed_config(Config config, const std::string& name);

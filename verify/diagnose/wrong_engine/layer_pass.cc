@@ -1,6 +1,7 @@
 #include "verify/diagnose/wrong_engine/layer_pass.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -14,9 +15,12 @@
 #include "streambp/error.h"
 #include "streambp/model/final_rows.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
+#include "verify/diagnose/wrong_engine/layers_part.h"
 #include "verify/diagnose/wrong_engine/narrow_values.h"
+#include "verify/diagnose/wrong_engine/norm_ops.h"
 #include "verify/diagnose/wrong_engine/plain_head.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
+#include "verify/diagnose/wrong_engine/wrong_mixture.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -31,7 +35,8 @@ class LayerPass {
       : model_(subject.model),
         settings_(settings),
         wrong_(wrong_batch(subject.batch, subject.input_ids, subject.labels, settings)),
-        teacher_(subject.teacher) {
+        teacher_(subject.teacher),
+        ops_(subject.model, settings, sinks_) {
     Batch& batch = wrong_.batch;
     if (batch.size() > kMostTokens)
       throw InputError("--diagnose: a batch of {} tokens, expected at most {}: give a shorter one",
@@ -92,11 +97,10 @@ class LayerPass {
     const bool plain = settings_.target_slope_rounded || settings_.final_softcap_straight ||
                        settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0;
     at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
-                            : full_head(head, *objective_, hidden, own_ops(), outcome);
+                            : full_head(head, *objective_, hidden, ops_, outcome);
     if (settings_.z_loss != 0.0) loss = loss + z_loss(model_, settings_, hidden, scored) * settings_.z_loss;
     std::vector<at::Tensor> leaves{leaf};
     if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
-    if (settings_.head_alone) sinks_.clear();
     for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
     if (loss.requires_grad()) {
       const auto found = torch::autograd::grad({loss}, leaves, {}, false, false, /*allow_unused=*/true);
@@ -155,8 +159,8 @@ class LayerPass {
     return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
            s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
            s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
-           s.prompt_sees_itself || s.attention_softcap_straight || s.narrow == NarrowValues::kAttention ||
-           wrong_.hidden_key.any().item<bool>();
+           s.prompt_sees_itself || s.softmax_without_sum || s.attention_softcap_straight ||
+           s.narrow == NarrowValues::kAttention || wrong_.hidden_key.any().item<bool>();
   }
 
   bool hides_padding(int64_t index) const {
@@ -181,9 +185,10 @@ class LayerPass {
   at::Tensor layer(Model& model, int64_t index, const at::Tensor& x, Rows rows, const Before& before,
                    KeysValues& own) {
     const DecoderLayer& layer = model.layers()[static_cast<size_t>(index)];
-    LayerRun run;
+    LayerRun run{&model == &model_ ? static_cast<const ModelOps&>(ops_) : own_ops()};
     run.balance = balance_.get();
     if (leaks(model, index)) rows.offsets = by_rows_;
+    if (settings_.picks != nullptr && &model == &model_) order_picks(layer, index, x, rows, before);
     if (layer.is_recurrent() && layer.has_mixer()) {
       if (settings_.leak == Leak::kState) return by_halves(layer, x, rows, run, by_rows_, rows.offsets);
       if (settings_.leak == Leak::kConvolution) return by_halves(layer, x, rows, run, rows.offsets, by_rows_);
@@ -191,6 +196,8 @@ class LayerPass {
         return by_halves(layer, x, rows, run, restarted(rows.offsets, settings_.state_restart),
                          restarted(rows.offsets, settings_.convolution_restart));
     }
+    if (settings_.experts != WrongExperts::kNone && &model == &model_ && model.config().is_sparse(index))
+      return with_wrong_experts(index, x, rows, before, run, own);
     if (layer.is_recurrent() || !attention_is_wrong(index)) {
       if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>() && !settings_.padding_in_states)
         throw InputError("--diagnose: padding that a recurrent layer's state would know");
@@ -207,6 +214,41 @@ class LayerPass {
     known.attention.output = attention(index, layer.attention_settings(), heads);
     own = heads.own;
     return layer.after_attention(x, known, rows, run).hidden;
+  }
+
+  /// A layer whose experts give nothing, and then what wrong ones do.
+  at::Tensor with_wrong_experts(int64_t index, const at::Tensor& x, const Rows& rows, const Before& before,
+                                const LayerRun& run, KeysValues& own) {
+    const Config& config = model_.config();
+    if (config.norms_outputs() || config.parallel || config.has_streams() || config.mixture.next_to_mlp ||
+        run.balance != nullptr)
+      throw InputError("--diagnose: experts between other norms, or that a loss balances");
+    const DecoderLayer& right = model_.layers()[static_cast<size_t>(index)];
+    DecoderLayer::Weights without = right.weights();
+    without.mixture.scale = 0.0;
+    without.mixture.shared_expert = {};
+    without.mixture.shared_expert_gate = nullptr;
+    const DecoderLayer& half = halves_.emplace_back(config, index, without);
+    LayerOutput output = half.forward(x, rows, before, run);
+    own = output.own.attention;
+    const at::Tensor normed = run.ops.rms_norm(output.hidden, right.weights().before_mlp);
+    return output.hidden + wrong_mixture(normed, right.weights().mixture, settings_.experts);
+  }
+
+  /// Has the layer's indexer pick, says what it did, and puts other picks in their place: the layer's run
+  /// finds them.
+  void order_picks(const DecoderLayer& layer, int64_t index, const at::Tensor& x, const Rows& rows,
+                   const Before& before) {
+    if (!model_.config().has_indexer(index) || rows.picks == nullptr || !rows.picks->are_needed()) return;
+    {
+      const at::NoGradGuard no_grad;
+      layer.forward(x.detach(), rows, before, LayerRun{});
+    }
+    at::Tensor picks = rows.picks->find(index, 0, rows.size()).clone();
+    settings_.picks->picked[index] = picks.clone();
+    const auto found = settings_.picks->orders.find(index);
+    if (found == settings_.picks->orders.end()) return;
+    rows.picks->keep(index, 0, picks.index_copy_(0, found->second.rows, found->second.picks));
   }
 
   /// Where sequences begin, and chunks of them.
@@ -290,6 +332,11 @@ class LayerPass {
       scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
     }
     at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    if (settings_.softmax_without_sum) {
+      const at::Tensor p = weights.detach();
+      const at::Tensor along = p * scores.narrow(-1, 0, seen.size(0)).masked_fill(seen.logical_not(), 0.0);
+      weights = p + (along - along.detach());
+    }
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     if (settings_.blind != BlindQueries::kThemselves) {
       const at::Tensor row = (of_query(indices_.sequence) == of_key(indices_.sequence)).to(at::kDouble);
@@ -311,36 +358,9 @@ class LayerPass {
   std::unique_ptr<LateObjective> objective_;
   std::shared_ptr<RouterBalance> balance_;
   std::map<Parameter*, at::Tensor> sinks_;
+  NormOps ops_;
+  std::deque<DecoderLayer> halves_;  // which graphs read
 };
-
-/// `settings` without what the library's layers can do.
-WrongSettings without_layers_part(WrongSettings settings) {
-  const WrongSettings plain;
-  settings.head_alone = settings.padding_in_states = settings.even_shards = false;
-  settings.blind = plain.blind;
-  settings.state_restart = settings.convolution_restart = plain.state_restart;
-  settings.vocabulary_shards = settings.balanced_ranks = 0;
-  settings.target_shift = plain.target_shift;
-  settings.first_label = settings.padding_scored = settings.prompt_scored = false;
-  settings.labels_of_chunk = settings.normaliser = plain.normaliser;
-  settings.options.clear();
-  settings.reference_is_policy = settings.old_is_policy = false;
-  settings.advantages = plain.advantages;
-  settings.padding_visible = settings.ignores_documents = settings.ignores_windows = false;
-  settings.window_offset = settings.looks_ahead = 0;
-  settings.own_chunk_only = settings.top_left = settings.sees_whole_chunk = settings.detached =
-      plain.detached;
-  settings.leak = Leak::kNone;
-  settings.score_factor = 1.0;
-  settings.only_layer = -1;
-  settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
-  settings.target_slope_rounded = settings.key_value_heads_in_turn = settings.prompt_sees_itself = false;
-  settings.attention_softcap_straight = settings.final_softcap_straight = false;
-  if (settings.narrow != NarrowValues::kRouter) settings.narrow = plain.narrow;
-  settings.rotation = NarrowRotation::kNone;
-  settings.z_loss = 0.0;
-  return settings;
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "streambp/error.h"
 #include "verify/diagnose/wrong_engine/config_changes.h"
 #include "verify/diagnose/wrong_engine/layer_pass.h"
+#include "verify/diagnose/wrong_engine/other_weights.h"
 
 namespace streambp::verify {
 namespace {
@@ -21,7 +22,10 @@ bool asks_for_layers(const WrongSettings& settings) {
          settings.narrow == NarrowValues::kLogits || settings.padding_in_states ||
          settings.state_restart.size > 0 || settings.convolution_restart.size > 0 ||
          settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
-         !settings.config_change.empty() || !settings.config_number.empty();
+         !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
+         !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
+         settings.experts != WrongExperts::kNone || settings.rotation_straight ||
+         settings.softmax_without_sum || settings.teacher_logits != 1.0;
 }
 
 /// The name of the other of gate and up projection.
@@ -34,50 +38,72 @@ std::string swapped(std::string name) {
   return name;
 }
 
-/// The model with other settings, its values and gradients those of `model` itself; values of parameters
-/// whose names end in `narrow`, if that is not empty, rounded to bfloat16.
-Model with_config(const Model& model, const Config& config, bool gate_up_swapped, const std::string& narrow) {
+/// The model with other settings and weights, its gradients those of `model` itself.
+Model remade(const Model& model, const Config& config, const WrongSettings& settings) {
+  const std::string& narrow = settings.narrow_parameters;
   Model other = Model::skeleton(config, model.dtype(), model.device());
   other.give_back();
   std::map<std::string, at::Tensor> values, gradients;
   for (const auto& [name, shape] : other.skeleton_shapes()) {
-    const Parameter& parameter = model.parameter(gate_up_swapped ? swapped(name) : name);
-    const bool rounded = !narrow.empty() && name.ends_with(narrow);
-    values.emplace(name, rounded ? parameter.value.to(at::kBFloat16).to(parameter.value.scalar_type())
-                                 : parameter.value);
+    const Parameter& parameter = model.parameter(settings.gate_up_swapped ? swapped(name) : name);
+    if (parameter.value.sizes() != at::IntArrayRef(shape))
+      throw InputError("--diagnose: {} of another shape", name);
+    at::Tensor value = changed_value(parameter, settings);
+    if (!narrow.empty() && name.ends_with(narrow)) value = value.to(at::kBFloat16).to(value.scalar_type());
+    values.emplace(name, value);
     if (parameter.trainable()) gradients.emplace(name, parameter.gradient);
   }
   other.lend(values, gradients);
   return other;
 }
 
-/// By the library's layers, of another config where that is the mistake.
+bool asks_for_other_model(const WrongSettings& settings) {
+  return !settings.config_change.empty() || !settings.config_number.empty() || settings.gate_up_swapped ||
+         !settings.narrow_parameters.empty() || changes_weights(settings);
+}
+
+/// The same with a teacher whose logits are multiplied by a number.
+Tensors by_other_teacher(const WrongSubject& subject, WrongSettings settings) {
+  if (subject.teacher == nullptr || subject.teacher->config().final_logit_softcapping > 0.0)
+    throw InputError("--diagnose: another temperature of a teacher that is not there, or caps its logits");
+  Config config = subject.teacher->config();
+  config.logits_scaling /= std::exchange(settings.teacher_logits, 1.0);
+  Model other = remade(*subject.teacher, config, {});
+  return run_mistake({subject.model, subject.batch, subject.objective, subject.options, subject.input_ids,
+                      subject.labels, &other},
+                     settings);
+}
+
+/// By the library's layers, of a model with another config or other weights where that is the mistake.
 Tensors by_layers(const WrongSubject& subject, const WrongSettings& settings) {
-  if (!settings.config_change.empty() || !settings.config_number.empty() || settings.gate_up_swapped ||
-      !settings.narrow_parameters.empty()) {
-    if (subject.model.has_adapters() || subject.model.has_value_head())
-      throw InputError("--diagnose: another config of a model with adapters or a value head");
-    Config config = subject.model.config();
-    if (!settings.config_change.empty()) config = changed_config(config, settings.config_change);
-    if (!settings.config_number.empty())
-      config_number(settings.config_number).of(config) = settings.config_value;
-    Model other = with_config(subject.model, config, settings.gate_up_swapped, settings.narrow_parameters);
-    const WrongSubject changed{other,           subject.batch,     subject.objective,
-                               subject.options, subject.input_ids, subject.labels,
-                               subject.teacher};
-    WrongSettings rest = settings;
-    rest.config_change.clear();
-    rest.config_number.clear();
-    rest.config_value = 0.0;
-    rest.gate_up_swapped = false;
-    rest.narrow_parameters.clear();
-    Tensors found = run_layer_pass(changed, rest);
-    if (!settings.gate_up_swapped) return found;
-    Tensors renamed;
-    for (const auto& [name, gradient] : found) renamed.emplace(swapped(name), gradient);
-    return renamed;
-  }
-  return run_layer_pass(subject, settings);
+  if (settings.teacher_logits != 1.0) return by_other_teacher(subject, settings);
+  if (!asks_for_other_model(settings)) return run_layer_pass(subject, settings);
+  if (subject.model.has_adapters() || subject.model.has_value_head())
+    throw InputError("--diagnose: another config of a model with adapters or a value head");
+  Config config = subject.model.config();
+  if (!settings.config_change.empty()) config = changed_config(config, settings.config_change);
+  if (!settings.config_number.empty())
+    config_number(settings.config_number).of(config) = settings.config_value;
+  // Parameters that the other config does without keep no gradient of a run before.
+  subject.model.zero_gradients();
+  Model other = remade(subject.model, config, settings);
+  const WrongSubject changed{other,           subject.batch,     subject.objective,
+                             subject.options, subject.input_ids, subject.labels,
+                             subject.teacher};
+  WrongSettings rest = settings;
+  rest.config_change.clear();
+  rest.config_number.clear();
+  rest.config_value = 0.0;
+  rest.gate_up_swapped = false;
+  rest.narrow_parameters.clear();
+  rest.weights.clear();
+  rest.step = {};
+  const Tensors found = run_layer_pass(changed, rest);
+  Tensors own;
+  for (const auto& [name, gradient] : found)
+    own.emplace(settings.gate_up_swapped ? swapped(name) : name,
+                unchanged_gradient(name, gradient, settings));
+  return own;
 }
 
 }  // namespace

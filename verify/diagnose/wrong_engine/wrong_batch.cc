@@ -157,6 +157,9 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at
     if (settings.first_label)
       first_labels = labels.defined() ? on_stream(wrong.batch, labels.to(at::kLong)) : wrong.batch.tokens;
     shift_targets(wrong.batch, settings.target_shift, first_labels);
+    if (settings.no_last_column)
+      wrong.batch.targets.masked_fill_(
+          token_indices(wrong.batch, false).column.eq(wrong.batch.padded_columns - 1), kNoTarget);
   }
   if (wrong.batch.token_inputs.contains(inputs::kAdvantages))
     wrong.batch.token_inputs[inputs::kAdvantages] = wrong_advantages(wrong.batch, settings);

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include <ATen/ATen.h>
 
 namespace streambp::verify {
 
@@ -80,6 +83,49 @@ enum class BlindQueries {
 /// In packed rows, the layers, or the parts of them, that don't know where a document begins.
 enum class Leak { kNone, kRecurrent, kState, kConvolution, kWindows, kFull };
 
+/// What is wrong with the weights of a token's experts.
+enum class WrongExperts {
+  kNone,
+  kCorrectedWeights,  // what is added to scores for the choice stays in them
+  kWeightedInputs,    // they multiply what experts read, not what they give
+};
+
+/// What is done to the values of parameters of one kind (other_weights.h).
+struct WeightChange {
+  enum class How {
+    kZero,        // they are 0
+    kAbsent,      // they are 0, and no gradient reaches them
+    kReversed,    // along their last dimension
+    kTwice,       // they are twice as large
+    kRolled,      // of each `rows` rows the first are `by` further down, the last ones first
+    kAbsentTail,  // of each `rows` rows the last `by` are 0, and no gradient reaches them
+  };
+  std::string kind;
+  How how = How::kZero;
+  int64_t rows = 0, by = 0;
+
+  bool operator==(const WeightChange&) const = default;
+};
+
+/// Weights that are off by so many times a direction.
+struct WeightStep {
+  std::shared_ptr<const std::map<std::string, at::Tensor>> along;  // by name; null: they are not
+  double size = 0.0;
+
+  bool operator==(const WeightStep&) const = default;
+};
+
+/// What indexers pick in a pass, and what rows see in place of that.
+struct PickControl {
+  /// Of a layer the picks of all its rows, or of some.
+  struct Order {
+    at::Tensor rows;   // int64
+    at::Tensor picks;  // [rows, width] int32
+  };
+  std::map<int64_t, Order> orders;
+  std::map<int64_t, at::Tensor> picked;  // receives what each layer's indexer picks, [N, width]
+};
+
 struct WrongSettings {
   /// No mistake: the backward pass ends with the head, whose gradients alone, and the last norm's, are made.
   bool head_alone = false;
@@ -88,6 +134,7 @@ struct WrongSettings {
   int64_t target_shift =
       0;  // 1: logits are scored on the label at their own position; -1: on the one after the next
   bool first_label = false;                    // with a shift of 1: a row's first token is its own label
+  bool no_last_column = false;                 // tokens of the last column have no target
   bool padding_scored = false;                 // padding counts among the labels
   bool prompt_scored = false;                  // so do tokens that have none: their next one is
   Cut labels_of_chunk;                         // labels are shifted within a chunk: its last token has none
@@ -117,6 +164,9 @@ struct WrongSettings {
   double score_factor = 1.0;               // of the scores' scale
   int64_t only_layer = -1;                 // whose attention alone has the mistakes above; -1: all layers'
   bool no_attention_softcap = false;
+  bool softmax_without_sum =
+      false;                       // its backward pass leaves out the sum over keys (FlashAttention's delta)
+  bool rotation_straight = false;  // the backward pass takes the rotation for the identity
   bool attention_softcap_straight = false;  // the backward pass takes it for the identity
   bool no_sinks = false;
   bool key_value_heads_in_turn =
@@ -132,16 +182,24 @@ struct WrongSettings {
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
   NarrowRotation rotation = NarrowRotation::kNone;
 
+  std::shared_ptr<PickControl> picks;  // null: rows see what indexers pick
+
   // Weights.
   std::string config_change;  // of config_changes.h; empty: none
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
+  WrongExperts experts = WrongExperts::kNone;
+  std::vector<WeightChange> weights;
+  WeightStep step;
+  double teacher_logits = 1.0;      // what a teacher's logits are multiplied by
   double adapter_rank_power = 0.0;  // adapters' scale is off by this power of their rank
   double adapter_scale_factor = 1.0;
   bool adapter_scale_one = false;
   bool head_adapter_bypassed = false;
   bool no_gate_clamps = false;
   MissingNorm missing_norm = MissingNorm::kNone;
+  std::vector<std::string> missing_norms;  // kinds of parameters (other_weights.h), by the library's layers
+  bool other_head_norms = false;           // each head is normed where all should be together, or the reverse
   bool other_norm_order =
       false;  // heads are normed after their rotation where they should be before, or the reverse
   NarrowValues narrow = NarrowValues::kNone;

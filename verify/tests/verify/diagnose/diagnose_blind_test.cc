@@ -1,5 +1,7 @@
 // Mistakes that the diagnosis did not know when they were first shown to it, planted by the library's passes
 // alone where these can make them, and how many passes it takes to name them.
+#include <cmath>
+
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/tests/verify/diagnose/diagnose_testing.h"
@@ -139,6 +141,87 @@ TEST(DiagnoseBlind, TwoMistakesOfWhichTheHeadShowsOne) {
   settings.prompt_scored = false;
   settings.target_shift = -1;
   expect_said(right, right.wrong(settings), "the tied embedding's gradient misses the head's part");
+}
+
+TEST(DiagnoseBlind, SwitchesAndCountsOfAConfig) {
+  const DiagnoseCase cohere = eight_rows("cohere-tiny");
+  expect_named_soon(cohere, under_config(cohere, [](Config& c) { c.norm_centers = false; }),
+                    "LayerNorm and RMSNorm");
+  const DiagnoseCase experts = eight_rows("qwen3-moe-tiny");
+  expect_named_soon(experts, under_config(experts, [](Config& c) { ++c.mixture.num_experts_per_tok; }),
+                    "one expert more");
+}
+
+TEST(DiagnoseBlind, WeightsThatAreTurnedRound) {
+  const DiagnoseCase right = eight_rows("lfm2-tiny");
+  const auto turned = [](const std::string& name, const at::Tensor& x) {
+    return name.ends_with("conv.conv.weight") ? x.flip({-1}).contiguous() : x;
+  };
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return turned(name, right.owned.model.parameter(name).value);
+  });
+  Tensors wrong = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : wrong) gradient = turned(name, gradient);
+  expect_named_soon(right, wrong, "conv.conv is applied in the reverse order");
+}
+
+TEST(DiagnoseBlind, WeightsOfAnotherStep) {
+  const DiagnoseCase right = eight_rows("llama-tiny");
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return right.owned.model.parameter(name).value + right.truth.at(name) * 0.01;
+  });
+  expect_named_soon(right, evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients,
+                    "0.01 times their gradient further");
+}
+
+TEST(DiagnoseBlind, NormsThatTheLayersLeaveOutAreThoseOfTheWrongEngine) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  WrongSettings by_engine, by_layers;
+  by_engine.missing_norm = MissingNorm::kHeads;
+  by_layers.missing_norms = {"self_attn.q_norm.weight", "self_attn.k_norm.weight"};
+  const Tensors one = right.wrong(by_engine), other = right.wrong(by_layers);
+  for (const auto& [name, gradient] : one) EXPECT_LE(relative_error(other.at(name), gradient), 1e-12) << name;
+  expect_named_soon(right, one, "norm of queries and keys");
+}
+
+TEST(DiagnoseBlind, FirstTokensOfCompletionsAndPowersOfLengths) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  const Batch& batch = right.owned.batch;
+  Batch late = batch;
+  late.targets = batch.targets.clone();
+  Tensors by_roots = times(right.truth, 0.0);
+  double roots = 0.0;
+  for (size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    const at::Tensor scored =
+        batch.targets.slice(0, batch.offsets[i], batch.offsets[i + 1]).ne(kNoTarget).nonzero();
+    late.targets[batch.offsets[i] + scored[0][0].item<int64_t>()] = kNoTarget;
+    Batch alone = batch;
+    alone.targets = at::full_like(batch.targets, kNoTarget);
+    alone.targets.slice(0, batch.offsets[i], batch.offsets[i + 1])
+        .copy_(batch.targets.slice(0, batch.offsets[i], batch.offsets[i + 1]));
+    const double root = std::sqrt(static_cast<double>(scored.size(0)));
+    by_roots = weighted(by_roots, root, under(right, alone, {}));  // the mean of the row's own
+    roots += root;
+  }
+  expect_said(right, under(right, late, {}), "the first");
+  expect_said(right, times(by_roots, 1.0 / roots), "divided by the square root of its scored tokens");
+}
+
+TEST(DiagnoseBlind, WeightsOfExperts) {
+  const DiagnoseCase right = eight_rows("glm4-moe-tiny");
+  WrongSettings settings;
+  settings.experts = WrongExperts::kCorrectedWeights;
+  // The correction is what the weights are off by: without one nothing is.
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    const at::Tensor& value = right.owned.model.parameter(name).value;
+    return name.ends_with("e_score_correction_bias") ? at::zeros_like(value) : value;
+  });
+  const WrongSubject plain{other, right.owned.batch, right.objective, right.options, right.input_ids};
+  const Tensors exact = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  const Tensors made = run_mistake(plain, settings);
+  for (const auto& [name, gradient] : exact)
+    EXPECT_LE(relative_error(made.at(name), gradient), 1e-11) << name;
+  expect_named_soon(right, right.wrong(settings), "stays in the experts' weights");
 }
 
 }  // namespace

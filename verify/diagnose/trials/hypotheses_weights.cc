@@ -1,0 +1,136 @@
+// Hypotheses about single kinds of weights: left out, turned round, norms that are missing or taken
+// otherwise.
+#include <fmt/format.h>
+#include <map>
+#include <utility>
+
+#include "streambp/model/config/parameter_shapes.h"
+#include "verify/diagnose/trials/hypotheses_table.h"
+#include "verify/diagnose/wrong_engine/other_weights.h"
+
+namespace streambp::verify {
+namespace {
+
+using How = WeightChange::How;
+
+/// What a name of a kind is called in a sentence: without the ending that all have.
+std::string called(const std::string& kind) {
+  static const std::string kWeight = ".weight";
+  return kind.ends_with(kWeight) ? kind.substr(0, kind.size() - kWeight.size()) : kind;
+}
+
+bool is_alone(ParameterRole role) {
+  return role == ParameterRole::kBias || role == ParameterRole::kPerHead ||
+         role == ParameterRole::kConvolution;
+}
+
+}  // namespace
+
+void HypothesisTable::backward_rules() {
+  add("softmax-without-sum", "softmax's slope",
+      "the backward pass of attention's softmax leaves out the sum over the keys (FlashAttention's delta)",
+      [](WrongSettings& s) { s.softmax_without_sum = true; });
+  if (config_.rotary_dim > 0 || config_.is_latent())
+    add("rotation-straight", "rotation's slope",
+        "the backward pass takes the rotation of queries and keys for the identity",
+        [](WrongSettings& s) { s.rotation_straight = true; });
+}
+
+void HypothesisTable::experts() {
+  if (config_.mixture.num_experts == 0) return;
+  add("weighted-inputs", "experts",
+      "experts' weights multiply their input, not what they give (apply_router_weight_on_input)",
+      [](WrongSettings& s) { s.experts = WrongExperts::kWeightedInputs; });
+  if (config_.mixture.corrected)
+    add("corrected-weights", "experts",
+        "the correction that is added to routers' scores for the choice stays in the experts' weights "
+        "(e_score_correction_bias)",
+        [](WrongSettings& s) { s.experts = WrongExperts::kCorrectedWeights; });
+}
+
+void HypothesisTable::kinds_of_weights() {
+  if (subject_.model.has_value_head() || subject_.model.has_adapters()) return;
+  std::map<std::string, ParameterRole> kinds;
+  for (const ParameterShape& shape : parameter_shapes(config_))
+    kinds.emplace(kind_of(shape.name), shape.role);
+  for (const auto& [kind, role] : kinds) {
+    const std::string name = called(kind);
+    if (role == ParameterRole::kNorm) {
+      if (kind == "model.norm.weight") continue;  // the last norm
+      add(fmt::format("norm-missing-{}", name), "norms", fmt::format("the norm {} is missing", name),
+          [kind = kind](WrongSettings& s) { s.missing_norms = {kind}; });
+      continue;
+    }
+    if (role == ParameterRole::kEmbedding || role == ParameterRole::kHead ||
+        role == ParameterRole::kIndexer || role == ParameterRole::kHash || kind.ends_with("sinks"))
+      continue;
+    // What takes no part has no gradient.
+    add(fmt::format("left-out-{}", name), "left out", fmt::format("{} is left out", name),
+        [kind = kind](WrongSettings& s) {
+          s.weights = {{kind, How::kAbsent}};
+        });
+    if (is_alone(role))
+      add(fmt::format("zero-{}", name), "left out",
+          fmt::format("{} is 0, as where it is not loaded, or its value is left out", name),
+          [kind = kind](WrongSettings& s) {
+            s.weights = {{kind, How::kZero}};
+          });
+    if (role == ParameterRole::kConvolution)
+      add(fmt::format("reversed-{}", name), "turned round",
+          fmt::format("{} is applied in the reverse order of its taps, flipped", name),
+          [kind = kind](WrongSettings& s) {
+            s.weights = {{kind, How::kReversed}};
+          });
+  }
+  gates();
+  heads_entries(kinds.contains("self_attn.q_norm.weight"));
+}
+
+/// A gate that is 1: its logits are 0, and what it multiplies counts twice.
+void HypothesisTable::gates() {
+  const auto add_gate = [&](const char* text, const WeightChange& gate,
+                            const char* behind = "self_attn.o_proj.weight") {
+    add(fmt::format("no-gate-{}", called(gate.kind)), "gates", text, [gate, behind](WrongSettings& s) {
+      s.weights = {gate, {behind, How::kTwice}};
+    });
+  };
+  if (config_.mixture.shared_expert_intermediate_size > 0 && !config_.mixture.shared_expert_ungated)
+    add_gate("the shared expert's gate is left out: what it gives is added whole (shared_expert_gate)",
+             {"mlp.shared_expert_gate.weight", How::kAbsent}, "mlp.shared_expert.down_proj.weight");
+  if (config_.attention_output_gate)
+    add_gate(
+        "what attention gives is not gated: its output gate is left out (the second half of each head's "
+        "rows of q_proj)",
+        {"self_attn.q_proj.weight", How::kAbsentTail, 2 * config_.head_dim, config_.head_dim});
+  if (config_.output_gate_map)
+    add_gate("what attention gives is not gated: its output gate is left out (gate_proj)",
+             {"self_attn.gate_proj.weight", How::kAbsent});
+  if (config_.gates_heads)
+    add_gate("what attention gives is not gated: its output gate is left out (g_proj)",
+             {"self_attn.g_proj.weight", How::kAbsent});
+}
+
+/// Others of a head's entries are rotated, or normed together.
+void HypothesisTable::heads_entries(bool normed) {
+  if (config_.is_latent() || config_.is_compressed() || config_.gemma4.global_head_dim > 0) return;
+  if (normed)
+    add("head-norms-together", "norms",
+        config_.qk_norm_full_width
+            ? "queries and keys are normed head by head, each head by itself, where all heads should be "
+              "together"
+            : "queries and keys are normed over all heads together where each head should be by itself",
+        [](WrongSettings& s) { s.other_head_norms = true; });
+  if (config_.rotary_dim == 0 || config_.rotary_dim >= config_.head_dim || config_.fused_projections) return;
+  const int64_t by = config_.rotary_dim;
+  add("rotates-last", "rotary entries",
+      "of a head's entries the last are rotated where the first should be, its other half "
+      "(partial_rotary_factor)",
+      [rows = config_.head_dim, by](WrongSettings& s) {
+        for (const char* kind :
+             {"self_attn.q_proj.weight", "self_attn.q_proj.bias", "self_attn.k_proj.weight",
+              "self_attn.k_proj.bias", "self_attn.q_norm.weight", "self_attn.k_norm.weight"})
+          s.weights.push_back({kind, How::kRolled, rows, by});
+      });
+}
+
+}  // namespace streambp::verify

@@ -1,0 +1,94 @@
+#include "verify/diagnose/wrong_engine/other_weights.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "streambp/error.h"
+
+namespace streambp::verify {
+namespace {
+
+/// `x` [heads rows, ...] with `change` made of each head [heads, rows, ...].
+template <typename Change>
+at::Tensor by_heads(const at::Tensor& x, int64_t rows, Change change) {
+  if (rows <= 0 || x.size(0) % rows != 0) throw InputError("--diagnose: rows that are no heads'");
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape[0] = rows;
+  shape.insert(shape.begin(), x.size(0) / rows);
+  return change(x.reshape(shape)).reshape(x.sizes()).contiguous();
+}
+
+at::Tensor without_tail(const at::Tensor& x, const WeightChange& change) {
+  return by_heads(x, change.rows, [&](at::Tensor heads) {
+    heads = heads.clone();
+    heads.narrow(1, change.rows - change.by, change.by).zero_();
+    return heads;
+  });
+}
+
+at::Tensor changed(const at::Tensor& x, const WeightChange& change) {
+  switch (change.how) {
+    case WeightChange::How::kZero:
+    case WeightChange::How::kAbsent:
+      return at::zeros_like(x);
+    case WeightChange::How::kReversed:
+      return x.flip({-1}).contiguous();
+    case WeightChange::How::kTwice:
+      return x * 2.0;
+    case WeightChange::How::kRolled:
+      return by_heads(x, change.rows, [&](const at::Tensor& heads) { return heads.roll(change.by, 1); });
+    case WeightChange::How::kAbsentTail:
+      return without_tail(x, change);
+  }
+  return x;
+}
+
+/// The transposed of the same.
+at::Tensor back(const at::Tensor& x, const WeightChange& change) {
+  if (change.how == WeightChange::How::kZero) return x;  // those of the values that are there instead
+  WeightChange inverse = change;
+  if (change.how == WeightChange::How::kRolled) inverse.by = -change.by;
+  return changed(x, inverse);
+}
+
+}  // namespace
+
+std::string kind_of(const std::string& name) {
+  std::string kind;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    const bool number = !part.empty() && std::all_of(part.begin(), part.end(),
+                                                     [](unsigned char c) { return std::isdigit(c) != 0; });
+    if (!kind.empty()) kind += '.';
+    kind += number ? "*" : part;
+    begin = end + 1;
+  }
+  static const std::string kLayers = "model.layers.*.";
+  return kind.starts_with(kLayers) ? kind.substr(kLayers.size()) : kind;
+}
+
+bool changes_weights(const WrongSettings& settings) {
+  return !settings.weights.empty() || settings.step.along != nullptr;
+}
+
+at::Tensor changed_value(const Parameter& parameter, const WrongSettings& settings) {
+  at::Tensor value = parameter.value;
+  for (const WeightChange& change : settings.weights) {
+    if (change.kind == kind_of(parameter.name)) value = changed(value, change);
+  }
+  if (settings.step.along == nullptr) return value;
+  const auto found = settings.step.along->find(parameter.name);
+  return found == settings.step.along->end() ? value : value + found->second.to(value) * settings.step.size;
+}
+
+at::Tensor unchanged_gradient(const std::string& name, const at::Tensor& gradient,
+                              const WrongSettings& settings) {
+  at::Tensor own = gradient;
+  for (auto change = settings.weights.rbegin(); change != settings.weights.rend(); ++change) {
+    if (change->kind == kind_of(name)) own = back(own, *change);
+  }
+  return own;
+}
+
+}  // namespace streambp::verify
