@@ -7,6 +7,7 @@
 
 #include "streambp/error.h"
 #include "streambp/model/config/config.h"
+#include "streambp/model/config/presets/presets_gemma.h"
 #include "streambp/model/config/presets/presets_longrope.h"
 #include "streambp/model/config/presets/presets_mixtures.h"
 #include "streambp/model/config/presets/presets_recurrent.h"
@@ -42,40 +43,6 @@ constexpr const char* kLlamaTiny = R"({"rope_scaling": {"rope_type": "llama3", "
   "high_freq_factor": 4.0, "original_max_position_embeddings": 32}})";
 constexpr const char* kLlamaYarnTiny = R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}})";
 constexpr const char* kLlamaDynamicTiny = R"({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}})";
-
-constexpr const char* kGemma2B = R"({"query_pre_attn_scalar": 256, "sliding_window": 4096})";
-constexpr const char* kGemma2Big = R"({"query_pre_attn_scalar": 144, "sliding_window": 4096})";
-constexpr const char* kGemma2Tiny = R"({"query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0})";
-constexpr const char* kGemma3Small = R"({"sliding_window": 512, "rope_local_base_freq": 10000})";
-constexpr const char* kGemma3 = R"({"sliding_window": 1024, "rope_local_base_freq": 10000,
-  "rope_scaling": {"rope_type": "linear", "factor": 8.0}})";
-constexpr const char* kGemma3Big = R"({"sliding_window": 1024, "rope_local_base_freq": 10000, "query_pre_attn_scalar": 168,
-  "rope_scaling": {"rope_type": "linear", "factor": 8.0}})";
-constexpr const char* kGemma3Cpu = R"({"sliding_window": 512, "rope_local_base_freq": 10000, "query_pre_attn_scalar": 64})";
-constexpr const char* kGemma3Tiny = R"({"sliding_window": 5, "sliding_window_pattern": 3, "rope_local_base_freq": 100,
-  "query_pre_attn_scalar": 24, "rope_scaling": {"rope_type": "linear", "factor": 8.0}})";
-
-constexpr const char* kGemma4E2B = R"({"sliding_window": 512, "layer_types": "every 5", "num_kv_shared_layers": 20,
-  "use_double_wide_mlp": true, "hidden_size_per_layer_input": 256, "final_logit_softcapping": 30.0})";
-constexpr const char* kGemma4E4B = R"({"sliding_window": 512, "num_kv_shared_layers": 18, "hidden_size_per_layer_input": 256,
-  "final_logit_softcapping": 30.0})";
-constexpr const char* kGemma431B = R"({"sliding_window": 1024, "attention_k_eq_v": true, "num_global_key_value_heads": 4,
-  "hidden_size_per_layer_input": 0, "final_logit_softcapping": 30.0})";
-constexpr const char* kGemma426B = R"({"sliding_window": 1024, "attention_k_eq_v": true, "num_global_key_value_heads": 2,
-  "hidden_size_per_layer_input": 0, "final_logit_softcapping": 30.0, "enable_moe_block": true, "num_experts": 128,
-  "top_k_experts": 8, "moe_intermediate_size": 704})";
-constexpr const char* kGemma4Cpu = R"({"sliding_window": 512, "global_head_dim": 128, "layer_types": "every 3",
-  "num_kv_shared_layers": 3, "use_double_wide_mlp": true, "hidden_size_per_layer_input": 64,
-  "vocab_size_per_layer_input": 32000})";
-constexpr const char* kGemma4Tiny = R"({"sliding_window": 5, "layer_types": "every 2", "global_head_dim": 8,
-  "attention_k_eq_v": true, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0,
-  "rope_parameters": {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 500.0},
-  "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
-constexpr const char* kGemma4PerLayerTiny = R"({"sliding_window": 5, "layer_types": "every 2", "global_head_dim": 24,
-  "num_kv_shared_layers": 2, "use_double_wide_mlp": true, "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 101})";
-constexpr const char* kGemma4MoeTiny = R"({"sliding_window": 7, "layer_types": "every 2", "global_head_dim": 24,
-  "attention_k_eq_v": true, "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 0, "enable_moe_block": true,
-  "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 12})";
 
 constexpr const char* kSmollm3Tiny = R"({"no_rope_layers": [1, 0, 1], "use_sliding_window": true, "sliding_window": 6,
   "mlp_bias": true})";
