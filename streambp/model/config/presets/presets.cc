@@ -188,7 +188,7 @@ constexpr Preset kPresets[] = {
   {"lfm2-350m",       "lfm2",        65536, 1024, 16, 16, 8,  64,  6656, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"lfm2-1.2b",       "lfm2",        65536, 2048, 16, 32, 8,  64, 12288, 128000, 1e-5, 1e6, true,  kB16, kLfm2},
   {"lfm2-8b-a1b",     "lfm2_moe",    65536, 2048, 24, 32, 8,  64,  7168, 128000, 1e-5, 1e6, true,  kB16, kLfm2Moe8B},
-  {"lfm3-1.7b",       "lfm3",       128000, 2048, 24, 16, 4, 128,  7680, 128000, 1e-5, 0,   true,  kB16, kLfm3},
+  {"lfm3-1.7b",       "lfm3",       128000, 2048, 24, 16, 4, 128,  7680, 128000, 1e-5, 0,   true,  kB16},
   {"nemotron-h-8b",   "nemotron_h", 131072, 4096, 52, 32, 8, 128, 21504,   8192, 1e-5, 0,   false, kB16, kNemotronH8},
   {"nemotron-3-nano-30b-a3b", "nemotron_h", 131072, 2688, 52, 32, 2, 128, 1856, 262144, 1e-5, 0, false, kB16, kNemotron3Nano},
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},

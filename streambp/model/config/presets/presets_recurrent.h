@@ -62,7 +62,6 @@ inline constexpr const char* kLfm2Cpu = R"({"norm_eps": 1e-5, "block_auto_adjust
 inline constexpr const char* kLfm2Tiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4, "block_multiple_of": 4,
   "layer_types": ["conv", "full_attention", "conv"]})";
 // Windows, kernels and rotations are the class's.
-inline constexpr const char* kLfm3 = R"({"pad_token_id": 124893})";
 inline constexpr const char* kLfm3Tiny = R"({"conv_L_cache": 5, "sliding_window": 6,
   "layer_types": ["sliding_attention", "conv", "full_attention"], "rope_parameters": {"full_attention":
   {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 500.0},

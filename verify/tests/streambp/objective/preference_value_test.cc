@@ -336,7 +336,7 @@ TEST(RouterLoss, IsTheTrainersOrTheModels) {
   // Routers whose scores are no softmax: TRL would add a loss of softmaxes of them.
   for (bool MixtureSettings::*scores :
        {&MixtureSettings::sigmoid_scores, &MixtureSettings::sqrt_softplus_scores,
-        &MixtureSettings::wide_logits}) {
+        &MixtureSettings::no_router_loss}) {
     MixtureSettings corrected = mixture;
     corrected.*scores = true;
     corrected.output_router_logits = false;
