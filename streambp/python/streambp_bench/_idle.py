@@ -12,7 +12,8 @@ import torch
 from ._library import InputError, checked, library
 from ._log import say
 from ._measure import format_bytes
-from ._plan import ask, parse_bytes, request_of
+from ._plan import parse_bytes, request_of
+from ._planner import ask
 
 # Of what is idle: a GPU's allocator loses some between its blocks, and a CPU's memory is everybody's.
 SHARE = {"cuda": 0.95, "cpu": 0.25}

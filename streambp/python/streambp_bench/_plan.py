@@ -3,22 +3,19 @@
 import json
 import os
 import re
-import subprocess
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import torch
 
 from ._batch import batch_tensors
 from ._keywords import sort_keywords
-from ._library import InputError, first_line, library, library_path
+from ._library import InputError, library
 from ._live_model.model import BUFFERS, Weights
 from ._log import say
 from ._measure import format_bytes
-from ._programs import libraries_of
+from ._planner import ask
 from ._replaced import patched_state
 
-PROGRAM = "streambp_plan"
 UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -176,22 +173,6 @@ def suggest(model, budget="80GB", *, tokens=None, margin=None, host_budget=None,
     request |= _budgets(budget, host_budget, margin) | {"sequences": _whole("sequences", sequences),
                                                         "wanted": 0 if tokens is None else _whole("tokens", tokens)}
     return [_longest(found) for found in ask("suggest", request)]
-
-
-def ask(question, request):
-    """What the program streambp_plan, next to the engine's library, answers. It runs on one thread and computes nothing."""
-    program = library_path().with_name(PROGRAM)
-    if not program.is_file():
-        raise InputError(f"{program}: no such file; it is built and installed together with the engine's library")
-    environment = {**libraries_of(Path(torch.__file__).parent), "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([program, question], input=json.dumps(request), env=environment, capture_output=True, text=True)
-    if run.returncode != 0:
-        reason = first_line(run.stderr) or f"exit status {run.returncode}"
-        raise RuntimeError(f"{program}: {reason}")
-    answer = json.loads(run.stdout)
-    if "refused" in answer:
-        raise InputError(answer["refused"])
-    return answer["answer"]
 
 
 def _of_batch(question, batch, tokens, sequences):
