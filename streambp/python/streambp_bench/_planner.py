@@ -56,11 +56,14 @@ def _exchange(program, question, request):
         _kept = how, subprocess.Popen([program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True), errors
     process = _kept[1]
     try:
-        process.stdin.write(f"{question}\n{json.dumps(request)}\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-    except BrokenPipeError:
-        return None
+        try:
+            process.stdin.write(f"{question}\n{json.dumps(request)}\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            process.wait()
     except BaseException:
         _end()  # else its answer would be taken for that to the next question
         raise
