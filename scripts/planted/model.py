@@ -201,14 +201,35 @@ def with_routers(run, logits_of, total_of):
     return run.gradients()
 
 
-@mistake("qwen3-moe-aux-sft-b3_right", "balances the experts counts padding")
-def router_loss_counts_padding(run):
-    """the loss that balances the experts is not told what is padding"""
+def gradients_with_balance(run, mask, factor):
+    """Gradients where the loss that balances the experts is told `mask` and is added `factor` times."""
     config = run.model.config
     with run.precision():
         output = run.model(input_ids=run.ids, attention_mask=run.mask, output_router_logits=True, use_cache=False)
-        balance = code_of(run.model).load_balancing_loss_func(output.router_logits, config.num_experts, config.num_experts_per_tok, None)
-    return run.gradients(run.loss(output.logits) + config.router_aux_loss_coef * balance)
+        experts = config.num_local_experts if hasattr(config, "num_local_experts") else config.num_experts
+        balance = code_of(run.model).load_balancing_loss_func(output.router_logits, experts, config.num_experts_per_tok, mask)
+    return run.gradients(run.loss(output.logits) + factor * config.router_aux_loss_coef * balance)
+
+
+@mistake("qwen3-moe-aux-sft-b3_right", "balances the experts counts padding")
+def router_loss_counts_padding(run):
+    """the loss that balances the experts is not told what is padding"""
+    return gradients_with_balance(run, None, 1)
+
+
+def gradients_with_experts(run, give):
+    """Gradients where each expert's output is give(experts, expert, what it reads [n, D], weights [n, 1]), its weights included."""
+    for experts in run.modules("Experts"):
+
+        def forward(hidden, chosen, weights, experts=experts):
+            result = torch.zeros_like(hidden)
+            for expert in range(experts.num_experts):
+                token, place = torch.where(chosen == expert)
+                result = result.index_add(0, token, give(experts, expert, hidden[token], weights[token, place, None]))
+            return result
+
+        experts.forward = forward
+    return run.gradients()
 
 
 def changed(gradients, change):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from goldens.passes import load_model
 
 from planted.losses import Completions
-from planted.model import code_of
+from planted.model import code_of, gradients_with_experts
 from planted.passes import GOLDENS, mistake, replaced
 
 
@@ -130,19 +130,13 @@ def rotation_has_no_backward(run):
 @mistake("qwen3-moe-sft-b3_left", "experts' own gradients are right")
 def experts_inputs_miss_up(run):
     """the gradient of the experts' input has the gate's part alone, as where one accumulator loses the up projection's"""
-    for experts in run.modules("Experts"):
 
-        def forward(hidden, chosen, weights, experts=experts):
-            result = torch.zeros_like(hidden)
-            for expert in range(experts.num_experts):
-                token, place = torch.where(chosen == expert)
-                gate_weight, up_weight = experts.gate_up_proj[expert].chunk(2)
-                gate, up = F.linear(hidden[token], gate_weight), F.linear(hidden[token].detach(), up_weight)
-                result = result.index_add(0, token, F.linear(experts.act_fn(gate) * up, experts.down_proj[expert]) * weights[token, place, None])
-            return result
+    def give(experts, expert, x, weights):
+        gate_weight, up_weight = experts.gate_up_proj[expert].chunk(2)
+        gate, up = F.linear(x, gate_weight), F.linear(x.detach(), up_weight)
+        return F.linear(experts.act_fn(gate) * up, experts.down_proj[expert]) * weights
 
-        experts.forward = forward
-    return run.gradients()
+    return gradients_with_experts(run, give)
 
 
 @mistake("qwen3-sft-b3_left", "queries and keys", "softmax", "scores")

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from planted.losses import Completions
-from planted.model import changed, code_of
+from planted.model import changed, code_of, gradients_with_balance, gradients_with_experts
 from planted.passes import mistake, replaced
 
 
@@ -47,11 +47,7 @@ def lower_layers_cut_off(run):
 @mistake("mixtral-aux-sft-b3_left", "balances the experts")
 def balance_times_layers(run):
     """the loss that balances the experts is added once for each layer"""
-    config = run.model.config
-    with run.precision():
-        output = run.model(input_ids=run.ids, attention_mask=run.mask, output_router_logits=True, use_cache=False)
-        balance = code_of(run.model).load_balancing_loss_func(output.router_logits, config.num_local_experts, config.num_experts_per_tok, run.mask)
-    return run.gradients(run.loss(output.logits) + config.num_hidden_layers * config.router_aux_loss_coef * balance)
+    return gradients_with_balance(run, run.mask, run.model.config.num_hidden_layers)
 
 
 @mistake("qwen3-grpo-grpo_kl", "loss_type is dr_grpo", "dr_grpo")
@@ -108,15 +104,9 @@ def documents_begin_late(run):
 @mistake("mixtral-sft-b3_left", "input")
 def weights_on_inputs(run):
     """experts' weights multiply what experts read, not what they give (apply_router_weight_on_input)"""
-    for experts in run.modules("Experts"):
 
-        def forward(hidden, chosen, weights, experts=experts):
-            result = torch.zeros_like(hidden)
-            for expert in range(experts.num_experts):
-                token, place = torch.where(chosen == expert)
-                gate, up = F.linear(hidden[token] * weights[token, place, None], experts.gate_up_proj[expert]).chunk(2, -1)
-                result = result.index_add(0, token, F.linear(experts.act_fn(gate) * up, experts.down_proj[expert]))
-            return result
+    def give(experts, expert, x, weights):
+        gate, up = F.linear(x * weights, experts.gate_up_proj[expert]).chunk(2, -1)
+        return F.linear(experts.act_fn(gate) * up, experts.down_proj[expert])
 
-        experts.forward = forward
-    return run.gradients()
+    return gradients_with_experts(run, give)

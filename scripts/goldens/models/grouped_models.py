@@ -28,6 +28,23 @@ LATENT = {
     "v_head_dim": 4,
 }
 
+# Queries with a latent, and experts of the best two of four groups.
+IN_GROUPS = {**LATENT, "q_lora_rank": 9, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
+
+# Queries without a latent, halves of a head that turn with each other, one group.
+PLAIN = {
+    **LATENT,
+    "q_lora_rank": None,
+    "rope_interleave": False,
+    "attention_bias": True,
+    "n_routed_experts": 5,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": False,
+    "tie_word_embeddings": True,
+}
+
 # The scores' scale is multiplied by the square of 0.1 mscale_all_dim ln(factor) + 1, cosines and sines by a ratio of two such.
 YARN = short_yarn(200.0, mscale=0.5, mscale_all_dim=1.5)
 
@@ -35,34 +52,14 @@ GROUPED_MODELS = {
     "deepseek-v3": Model(
         "deepseek_v3",
         seed=601,
-        settings={
-            **LATENT,
-            "q_lora_rank": 9,
-            "n_routed_experts": 8,
-            "n_group": 4,
-            "topk_group": 2,
-            "n_shared_experts": 2,
-            "rope_parameters": YARN,
-        },
+        settings={**IN_GROUPS, "n_shared_experts": 2, "rope_parameters": YARN},
         legacy={"rope_scaling": {"type": "yarn", **{key: YARN[key] for key in YARN if key not in ("rope_type", "rope_theta")}}},
         batches=ALL,
     ),
-    # Queries without a latent, halves of a head that turn with each other, one group.
     "deepseek-v3-plain": Model(
         "deepseek_v3",
         seed=602,
-        settings={
-            **LATENT,
-            "q_lora_rank": None,
-            "rope_interleave": False,
-            "attention_bias": True,
-            "n_routed_experts": 5,
-            "n_group": 1,
-            "topk_group": 1,
-            "num_experts_per_tok": 2,
-            "norm_topk_prob": False,
-            "tie_word_embeddings": True,
-        },
+        settings=PLAIN,
         batches=ONE,
     ),
     # GLM-4.7-Flash: latent attention, and which layers are dense by a list alone.
@@ -70,27 +67,19 @@ GROUPED_MODELS = {
         "glm4_moe_lite",
         seed=671,
         settings={
-            **{key: value for key, value in LATENT.items() if key != "first_k_dense_replace"},
+            **{key: value for key, value in IN_GROUPS.items() if key != "first_k_dense_replace"},
             "mlp_layer_types": ["sparse", "dense", "sparse"],
-            "q_lora_rank": 9,
-            "n_routed_experts": 8,
-            "n_group": 4,
-            "topk_group": 2,
             "rope_parameters": rope(100.0),
         },
         legacy=None,
         batches=ALL,
     ),
-    # Queries grow with their positions, all of a key but its latent part rotates, and files hold all experts of a layer in two tensors.
+    # Queries grow with their positions, a share of a key rotates (partial_rotary_factor), and files hold all experts of a layer in two tensors.
     "mistral4": Model(
         "mistral4",
         seed=672,
         settings={
-            **LATENT,
-            "q_lora_rank": 9,
-            "n_routed_experts": 8,
-            "n_group": 4,
-            "topk_group": 2,
+            **IN_GROUPS,
             "n_shared_experts": 2,
             "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 6 / 11},
         },
@@ -101,16 +90,7 @@ GROUPED_MODELS = {
         "mistral4",
         seed=673,
         settings={
-            **LATENT,
-            "q_lora_rank": None,
-            "rope_interleave": False,
-            "attention_bias": True,
-            "n_routed_experts": 5,
-            "n_group": 1,
-            "topk_group": 1,
-            "num_experts_per_tok": 2,
-            "norm_topk_prob": False,
-            "tie_word_embeddings": True,
+            **PLAIN,
             "rope_parameters": {**short_yarn(200.0), "llama_4_scaling_beta": 0.1, "partial_rotary_factor": 6 / 11},
         },
         legacy=None,

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from ._library import InputError
-from ._live_model.model import unwrap
 from ._live_model.decoder import text_modules
+from ._live_model.model import unwrap
 from ._live_model.refusals import check_dropout
 from ._log import say
 from ._trainers import objective_of

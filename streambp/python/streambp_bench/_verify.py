@@ -13,8 +13,8 @@ from ._backward import BASE, _in_one_window, check_reference_name, default_refer
 from ._batch import batch_tensors
 from ._keywords import sort_keywords
 from ._library import InputError, checked, first_line, library, library_path
-from ._live_model.model import Weights, engine_of
 from ._live_model.decoder import text_modules
+from ._live_model.model import Weights, engine_of
 from ._live_model.refusals import check_dropout
 
 JUDGE = "libstreambp_judge.so"
