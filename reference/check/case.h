@@ -30,7 +30,7 @@ struct CheckOptions {
   /// Empty: max(1, |x|).
   std::vector<double> length_scales;
   /// At most so many entries of each input have a complex step of their own, chosen at random where there are
-  /// more.
+  /// more, and each input one as a whole. 0: all inputs have one together.
   std::size_t max_entries = 64;
   /// Whether differences move all inputs at once, along one direction, instead of each by itself.
   bool move_together = false;
@@ -55,7 +55,8 @@ void list_ops(std::uint64_t seed, const Visit& visit);
 
 /// Log-probabilities, loss and everything the heads say of a tiny model of each family, with and without
 /// adapters, and of a critic, by every parameter, of which `entries` are moved one by one for the
-/// log-probabilities, half as many for the loss, and a third for the heads.
+/// log-probabilities, half as many for the loss, and a third for the heads: none of `entries` 1, where all
+/// parameters are moved together instead.
 void list_models(std::uint64_t seed, std::size_t entries, const Visit& visit);
 
 /// What the gradients of a case are projected on, for a value of that shape: never ones, because the rows of

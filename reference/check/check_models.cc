@@ -184,8 +184,7 @@ DoubleWeights random_weights(const ModelConfig& config, std::uint64_t seed) {
 }
 
 void list_models(std::uint64_t seed, std::size_t entries, const Visit& visit) {
-  const std::size_t half = std::max<std::size_t>(entries / 2, 1),
-                    third = std::max<std::size_t>(entries / 3, 1);
+  const std::size_t half = entries / 2, third = entries / 3;
   // Each parameter is moved by itself for the log-probabilities, of which the others are functions.
   const auto check = [&](const std::string& name, const ModelConfig& config, std::size_t max_entries,
                          bool move_together, const std::function<Var(Tape&, const Parameters&)>& f) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iomanip>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -27,14 +28,15 @@ LongMatrix real_parts(const Matrix& x) {
   return result;
 }
 
-/// d<w, f>/dt of the case at inputs of which one is moved by t `direction`, by a complex step.
-long double derivative(const Case& c, std::size_t input, const DoubleMatrix& direction,
+/// d<w, f>/dt of the case at inputs that are moved by t times their directions, by a complex step.
+long double derivative(const Case& c, const std::map<std::size_t, DoubleMatrix>& directions,
                        const DoubleMatrix& w) {
   Tape tape;
   std::vector<Var> leaves;
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     Matrix x = on_tape(c.inputs[i]);
-    if (i == input) x += Scalar(0, kStep) * on_tape(direction);
+    const auto direction = directions.find(i);
+    if (direction != directions.end()) x += Scalar(0, kStep) * on_tape(direction->second);
     leaves.push_back(tape.leaf(std::move(x)));
   }
   const Matrix value = c.f(tape, leaves).value();
@@ -65,18 +67,27 @@ void note_step(Truth& truth, const std::string& where, long double a, long doubl
   truth.worst_step = text.str();
 }
 
+long double largest_value(const Truth& truth) {
+  return truth.value.size() == 0 ? 0 : truth.value.cwiseAbs().maxCoeff();
+}
+
+/// Whether the gradient of an input is as large as the input; if not, the chain rule is wrong.
+bool check_shape(Truth& truth, const Case& c, std::size_t input) {
+  const LongMatrix& gradient = truth.gradients[input];
+  const DoubleMatrix& x = c.inputs[input];
+  if (gradient.rows() == x.rows() && gradient.cols() == x.cols()) return true;
+  truth.chain_rule_error = std::numeric_limits<double>::quiet_NaN();
+  truth.worst_step = "the gradient of input " + std::to_string(input) + " has another shape than the input";
+  return false;
+}
+
 void check_steps(Truth& truth, const Case& c, std::size_t input, const DoubleMatrix& w,
                  std::mt19937_64& random) {
   const LongMatrix& gradient = truth.gradients[input];
   const DoubleMatrix& x = c.inputs[input];
   const std::string name = "input " + std::to_string(input);
-  if (gradient.rows() != x.rows() || gradient.cols() != x.cols()) {
-    truth.chain_rule_error = std::numeric_limits<double>::quiet_NaN();
-    truth.worst_step = "the gradient of " + name + " has another shape than the input";
-    return;
-  }
-  if (gradient.size() == 0) return;
-  const long double value = truth.value.size() == 0 ? 0 : truth.value.cwiseAbs().maxCoeff();
+  if (!check_shape(truth, c, input) || gradient.size() == 0) return;
+  const long double value = largest_value(truth);
   const long double scale = scale_of(gradient.cwiseAbs().maxCoeff(), value);
   for (Index entry : choose_entries(gradient.size(), c.options.max_entries, random)) {
     DoubleMatrix alone = DoubleMatrix::Zero(x.rows(), x.cols());
@@ -84,12 +95,29 @@ void check_steps(Truth& truth, const Case& c, std::size_t input, const DoubleMat
     note_step(
         truth,
         name + " entry (" + std::to_string(entry / x.cols()) + ", " + std::to_string(entry % x.cols()) + ")",
-        gradient.data()[entry], derivative(c, input, alone, w), scale);
+        gradient.data()[entry], derivative(c, {{input, alone}}, w), scale);
   }
   if (static_cast<std::size_t>(gradient.size()) <= c.options.max_entries) return;
   const DoubleMatrix direction = random_direction(x.rows(), x.cols(), random());
   note_step(truth, name + " as a whole", gradient.cwiseProduct(direction.cast<long double>()).sum(),
-            derivative(c, input, direction, w), scale_of(gradient.norm(), value));
+            derivative(c, {{input, direction}}, w), scale_of(gradient.norm(), value));
+}
+
+/// One step of all inputs, each by as much as the others.
+void check_joint_step(Truth& truth, const Case& c, const DoubleMatrix& w, std::mt19937_64& random) {
+  std::map<std::size_t, DoubleMatrix> directions;
+  long double along = 0, squares = 0;
+  for (std::size_t input = 0; input < c.inputs.size(); ++input) {
+    const LongMatrix& gradient = truth.gradients[input];
+    if (!check_shape(truth, c, input)) return;
+    if (gradient.size() == 0) continue;
+    const DoubleMatrix& direction =
+        directions.emplace(input, random_direction(gradient.rows(), gradient.cols(), random())).first->second;
+    along += gradient.cwiseProduct(direction.cast<long double>()).sum();
+    squares += gradient.squaredNorm();
+  }
+  note_step(truth, "all inputs together", along, derivative(c, directions, w),
+            scale_of(std::sqrt(squares), largest_value(truth)));
 }
 
 }  // namespace
@@ -106,7 +134,11 @@ Truth truth_of(const Case& c) {
   tape.backward(result, on_tape(w));
   for (const Var& leaf : leaves) truth.gradients.push_back(real_parts(leaf.gradient()));
   std::mt19937_64 random(c.options.seed);
-  for (std::size_t input = 0; input < c.inputs.size(); ++input) check_steps(truth, c, input, w, random);
+  if (c.options.max_entries == 0) {
+    check_joint_step(truth, c, w, random);
+  } else {
+    for (std::size_t input = 0; input < c.inputs.size(); ++input) check_steps(truth, c, input, w, random);
+  }
   return truth;
 }
 

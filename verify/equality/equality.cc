@@ -51,35 +51,36 @@ class RowNames {
     return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
   }
 
-  static constexpr size_t kModels = 4;  // from this many on, a quick sweep lets them take turns
+  /// So many models have each batch and each objective in a quick sweep: one for every kind of layer, and more.
+  static constexpr size_t kModelsOfBatch = 18, kModelsOfObjective = 8;
 
-  bool take_turns() const { return options_.quick && options_.models.size() >= kModels; }
+  /// A quick sweep of many models gives each of them one in so many, the next model the next ones, so that at
+  /// least `models` have each.
+  size_t turns(size_t models) const {
+    return options_.quick ? std::max<size_t>(1, options_.models.size() / models) : 1;
+  }
 
   size_t turn_of(const std::string& model) const {
     const auto& models = options_.models;
     return static_cast<size_t>(std::find(models.begin(), models.end(), model) - models.begin());
   }
 
-  /// All, but in a quick sweep over many models each has every other one, and all have three sequences.
+  /// All models have three sequences.
   std::vector<std::string> batches_of(const std::string& model) const {
-    if (!take_turns()) return options_.batches;
     std::vector<std::string> some;
     for (size_t i = 0; i < options_.batches.size(); ++i) {
-      if (options_.batches[i] == "three" || (i + turn_of(model)) % 2 == 0)
+      if (options_.batches[i] == "three" || (i + turn_of(model)) % turns(kModelsOfBatch) == 0)
         some.push_back(options_.batches[i]);
     }
     return some;
   }
 
-  /// All, but in a quick sweep over many models each has sft and a few of the others, the next model the next
-  /// few: an objective sees no more of a model than its log-probabilities.
+  /// All models have sft: an objective sees no more of a model than its log-probabilities.
   std::vector<std::string> objectives_of(const std::string& model) const {
-    if (!take_turns()) return options_.objectives;
-    const size_t turn = turn_of(model);
     std::vector<std::string> some;
     for (size_t i = 0; i < options_.objectives.size(); ++i) {
       const std::string& objective = options_.objectives[i];
-      if (objective == "sft" || i % kModels == turn % kModels) some.push_back(objective);
+      if (objective == "sft" || (i + turn_of(model)) % turns(kModelsOfObjective) == 0) some.push_back(objective);
     }
     return some;
   }

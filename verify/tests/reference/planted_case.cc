@@ -12,7 +12,7 @@ const DoubleMatrix kPlantedPoint = random_matrix(3, 4, 20261125);
 
 }  // namespace
 
-Case case_with_wrong_factor(double error) {
+Case case_with_wrong_factor(double error, bool joint) {
   const Function f = [error](Tape&, const std::vector<Var>& inputs) {
     const Var& x = inputs[0];
     const Matrix squares = x.value().cwiseProduct(x.value());
@@ -22,7 +22,9 @@ Case case_with_wrong_factor(double error) {
       x.gradient() += Scalar(1 + Number{error}) * y.gradient().cwiseProduct(slope);
     });
   };
-  return {"planted factor", f, {kPlantedPoint}};
+  Case planted{"planted factor", f, {kPlantedPoint}};
+  if (joint) planted.options.max_entries = 0;
+  return planted;
 }
 
 Case case_with_lost_dependence() {
@@ -33,8 +35,8 @@ Case case_with_lost_dependence() {
 }
 
 #ifdef STREAMBP_REFERENCE_IN_EXTENDED_PRECISION
-Truth truth_with_wrong_factor(double error) {
-  return truth_of(case_with_wrong_factor(error));
+Truth truth_with_wrong_factor(double error, bool joint) {
+  return truth_of(case_with_wrong_factor(error, joint));
 }
 
 Truth truth_with_lost_dependence() {

@@ -103,6 +103,19 @@ TEST(TruthTest, AWrongFactorIsFoundThatDifferencesDoNotSee) {
   }
 }
 
+TEST(TruthTest, OneStepOfAllInputsFindsAWrongFactor) {
+  const Truth right = reference_in_extended_precision::truth_with_wrong_factor(0.0, /*joint=*/true);
+  EXPECT_EQ(right.steps, 1U);
+  EXPECT_LE(right.chain_rule_error, 1e-18);
+  const double error = 1e-12;
+  const Truth truth = reference_in_extended_precision::truth_with_wrong_factor(error, /*joint=*/true);
+  const CheckResult result = check_case(case_with_wrong_factor(error, /*joint=*/true), &truth);
+  EXPECT_FALSE(result.passed);
+  EXPECT_GT(result.chain_rule_error, error / 100);
+  EXPECT_NE(result.detail.find("the chain rule is wrong at all inputs together"), std::string::npos)
+      << result.detail;
+}
+
 TEST(TruthTest, AFactorThatIsWrongInOneBuildIsFound) {
   const Truth truth = reference_in_extended_precision::truth_with_wrong_factor(0.0);
   const CheckResult result = check_case(case_with_wrong_factor(1e-12), &truth);
