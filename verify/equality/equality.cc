@@ -51,7 +51,8 @@ class RowNames {
     return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
   }
 
-  /// So many models have each batch and each objective in a quick sweep: one for every kind of layer, and more.
+  /// So many models have each batch and each objective in a quick sweep: one for every kind of layer, and
+  /// more.
   static constexpr size_t kModelsOfBatch = 18, kModelsOfObjective = 8;
 
   /// A quick sweep of many models gives each of them one in so many, the next model the next ones, so that at
@@ -80,7 +81,8 @@ class RowNames {
     std::vector<std::string> some;
     for (size_t i = 0; i < options_.objectives.size(); ++i) {
       const std::string& objective = options_.objectives[i];
-      if (objective == "sft" || (i + turn_of(model)) % turns(kModelsOfObjective) == 0) some.push_back(objective);
+      if (objective == "sft" || (i + turn_of(model)) % turns(kModelsOfObjective) == 0)
+        some.push_back(objective);
     }
     return some;
   }

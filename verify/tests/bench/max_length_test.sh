@@ -78,17 +78,25 @@ remedies_hold --model qwen3-8b --lora-rank 16 --budget 8GB
 longest "every method and objective" 0 --budget 2MB --objective sft,dpo,grpo --batch 1,2 --chunk 7,auto --json
 check "24 objects, sums" 'len(records) == 24 and all(sum(r["breakdown"].values()) == r["peak_bytes"] <= r["budget_bytes"]
   and r["seq_len"] > 0 and 0 < r["resolution_tokens"] <= 1 for r in records)' stdout
-/usr/bin/python3 - stdout "$program" <<'PYTHON' || fail "not the longest"
-import json, subprocess, sys
+cp stdout longest
+/usr/bin/python3 - longest <<'PYTHON' >commands
+import json, sys
 for number, line in enumerate(open(sys.argv[1], encoding="utf-8")):
     r = json.loads(line)
-    chunk = str(r["settings"]["chunk"] or "auto")
-    lengths = f"{r['seq_len']},{r['seq_len'] + r['resolution_tokens']}"
-    command = [sys.argv[2], "sweep", "--model", "qwen3-tiny", "--dtype", "float64", "--device", "meta", "--threads", "1", "--json", "--seq-len", lengths,
-               "--objective", r["objective"], "--method", r["method"], "--batch", str(r["batch"]), "--chunk", chunk, "--out", f"fit{number}",
-               "--reference", r["settings"]["reference"] or "none"]
-    fits, beyond = map(json.loads, subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines())
-    assert fits["peak_bytes"] == r["peak_bytes"] and beyond["peak_bytes"] > r["budget_bytes"], (r, fits, beyond)
+    print("--seq-len", f"{r['seq_len']},{r['seq_len'] + r['resolution_tokens']}", "--objective", r["objective"], "--method", r["method"],
+          "--batch", r["batch"], "--chunk", r["settings"]["chunk"] or "auto", "--reference", r["settings"]["reference"] or "none", "--out", f"fit{number}")
+PYTHON
+: >fits
+while read -r -a cell <&3; do
+  run "${cell[*]}" 0 sweep --model qwen3-tiny --dtype float64 --device meta --threads 1 --json "${cell[@]}"
+  cat stdout >>fits
+done 3<commands
+/usr/bin/python3 - longest fits <<'PYTHON' || fail "not the longest"
+import json, sys
+longest, fits = ([json.loads(line) for line in open(path, encoding="utf-8")] for path in sys.argv[1:])
+assert len(fits) == 2 * len(longest) == 48, len(fits)
+for r, fit, beyond in zip(longest, fits[::2], fits[1::2]):
+    assert fit["peak_bytes"] == r["peak_bytes"] and beyond["peak_bytes"] > r["budget_bytes"], (r, fit, beyond)
 PYTHON
 longest "optimizer states" 0 --budget 4MB --optimizer adamw --optimizer-bits 8 --method streambp --json
 check "two bytes a parameter" 'records[0]["breakdown"]["optimizer"] == 2 * records[0]["parameters"]' stdout

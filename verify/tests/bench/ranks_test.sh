@@ -184,7 +184,7 @@ PYTHON
 name='rows' && { /usr/bin/python3 rows.py 2>stderr || fail "$(tail -n 1 stderr)"; }
 
 # The three exchanges: one loss, and the memory and messages that are predicted.
-exchanges=(--divide rows --exchange gather,ring,ulysses --model qwen3-cpu --lora-rank 4 --method streambp --chunk 64 --seq-len 401 --zero zero-2 --repeats 1)
+exchanges=(--divide rows --exchange gather,ring,ulysses --model qwen3-cpu --lora-rank 4 --method streambp --chunk 32 --seq-len 201 --zero zero-2 --repeats 1)
 run 'exchanges on two processes' 0 ranks "${exchanges[@]}" --ranks 2 --out exchanges-2
 run 'exchanges on counted ranks' 0 ranks "${exchanges[@]}" --ranks 2,4 --device meta --out exchanges-counted
 cat >exchanges.py <<'PYTHON'
@@ -275,7 +275,7 @@ check 'the published figure' '[r["published"]["seconds"] for r in records] == [8
 fi
 
 # A rank that is killed, early or late: all end, the message names it, whole records stay.
-moments=(0 0.5 2)
+moments=(0 0.3 1)
 for ((kill = 0; kill < ${2:-0}; ++kill)); do
   moments[kill]="$((RANDOM % 5)).$((RANDOM % 1000))"
 done

@@ -6,7 +6,8 @@
 
 namespace streambp::STREAMBP_REFERENCE {
 
-/// y = e^x - x^3, whose chain rule is too large by the factor 1 + error; `joint`: with one complex step in all.
+/// y = e^x - x^3, whose chain rule is too large by the factor 1 + error; `joint`: with one complex step in
+/// all.
 Case case_with_wrong_factor(double error, bool joint = false);
 
 /// y = x^2, whose first factor is held constant although it is not.

@@ -28,9 +28,9 @@ at::Tensor drawn_experts(const Config& config, int64_t tokens, bool of_all, bool
   return experts;
 }
 
-class Replay : public testing::TestWithParam<GivenCase> {};
+class GivenExperts : public testing::TestWithParam<GivenCase> {};
 
-TEST_P(Replay, GivesTheGradientsOfTheGivenExperts) {
+TEST_P(GivenExperts, GivesTheGradientsOfTheGivenExperts) {
   expect_gradients_of_given(GetParam(),
                             [](EqualitySubject& subject, bool of_all) {
                               subject.batch.router_indices =
@@ -41,7 +41,7 @@ TEST_P(Replay, GivesTheGradientsOfTheGivenExperts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Families, Replay,
+    Families, GivenExperts,
     testing::Values(GivenCase{"qwen3-moe-tiny"}, GivenCase{"qwen3-moe-plain-tiny", "sft", "full", "masked"},
                     GivenCase{"qwen2-moe-tiny"}, GivenCase{"mixtral-tiny", "sft", "full", "three"},
                     GivenCase{"minimax-m2-tiny"}, GivenCase{"gpt-oss-tiny", "sft", "full", "masked"},
@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
                     GivenCase{"qwen3-moe-plain-tiny", "dpo", "full", "right"},
                     GivenCase{"qwen3-moe-plain-tiny", "grpo", "full", "left"}));
 
-TEST(Replay, GoesThroughEveryMethod) {
+TEST(GivenExperts, GoesThroughEveryMethod) {
   EqualitySubject subject =
       make_subject({"qwen3-moe-plain-tiny", "sft", {}, "full", "left", kGivenLength}, 7);
   subject.batch.router_indices = drawn_experts(subject.model.config(), subject.batch.size(), true, true);
@@ -74,7 +74,7 @@ TEST(Replay, GoesThroughEveryMethod) {
   }
 }
 
-TEST(Replay, OfSequencesOfABatchIsTheirOwn) {
+TEST(GivenExperts, OfSequencesOfABatchIsTheirOwn) {
   const Config config = preset("qwen3-moe-tiny");
   Batch batch = random_batch({3, 5, 2}, config.vocab_size, 3);
   batch.router_indices = drawn_experts(config, batch.size(), true, false);
@@ -101,7 +101,7 @@ std::string replay_refusal(const std::string& model, const at::Tensor& experts) 
   return "";
 }
 
-TEST(Replay, IsRefusedByNameWhereItCanNotBe) {
+TEST(GivenExperts, IsRefusedByNameWhereItCanNotBe) {
   const Config config = preset("qwen3-moe-tiny");  // 3 layers, 2 of them with 2 of 4 experts
   const at::Tensor good = drawn_experts(config, 4, /*of_all=*/false, false).unsqueeze(0);
   const auto changed = [&](int64_t token, int64_t layer, int64_t slot, int64_t expert) {

@@ -15,20 +15,20 @@
 namespace streambp {
 namespace {
 
-using json = nlohmann::ordered_json;  // patterns count in their order
+using OrderedJson = nlohmann::ordered_json;  // patterns count in their order
 
 const std::filesystem::path kGoldens = STREAMBP_GOLDENS;
 
-const json& table() {
-  static const json read =
-      json::parse(read_bytes(kGoldens.parent_path() / "tests/streambp/model/peft/lora.json"));
+const OrderedJson& table() {
+  static const OrderedJson read =
+      OrderedJson::parse(read_bytes(kGoldens.parent_path() / "tests/streambp/model/peft/lora.json"));
   return read;
 }
 
 /// adapter_config.json of `settings`.
-LoraConfig read_settings(const json& settings) {
+LoraConfig read_settings(const OrderedJson& settings) {
   const TempFolder folder;
-  json config{{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 6}, {"target_modules", json()}};
+  OrderedJson config{{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 6}, {"target_modules", OrderedJson()}};
   config.update(settings);
   folder.write("adapter_config.json", config.dump());
   return read_lora_config(folder.path());
@@ -81,11 +81,11 @@ TEST(LoraTable, EveryKeyOfPeftIsKnown) {
 
 TEST(LoraTable, AdaptsWhatPeftAdapts) {
   size_t compared = 0;
-  for (const json& question : table().at("questions")) {
-    const json& settings = question.at("settings");
+  for (const OrderedJson& question : table().at("questions")) {
+    const OrderedJson& settings = question.at("settings");
     const std::string asked = question.at("model").get<std::string>() + " " + settings.dump();
     const Config config = model_config(question.at("model"));
-    const json& answer = question.at("answer");
+    const OrderedJson& answer = question.at("answer");
     if (answer.is_null()) {
       EXPECT_TRUE(refused([&] { tensors_of(config, read_settings(settings)); }, "")) << asked;
       continue;
@@ -121,14 +121,14 @@ TEST(LoraConfigFile, ReadsPatternsInTheFilesOrder) {
 }
 
 TEST(LoraConfigFile, RefusesByNameWhatChangesTheMathematics) {
-  const auto with = [](const char* key, const json& value) {
+  const auto with = [](const char* key, const OrderedJson& value) {
     return [=] { read_settings({{"target_modules", {"q_proj"}}, {key, value}}); };
   };
   for (const char* init :
        {"pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "mica", "nonesuch"})
     EXPECT_TRUE(refused(with("init_lora_weights", init), "init_lora_weights", init));
-  for (const json& init :
-       {json(true), json(false), json("gaussian"), json("eva"), json("orthogonal"), json()})
+  for (const OrderedJson& init : {OrderedJson(true), OrderedJson(false), OrderedJson("gaussian"),
+                                  OrderedJson("eva"), OrderedJson("orthogonal"), OrderedJson()})
     EXPECT_NO_THROW(with("init_lora_weights", init)()) << init;
   for (const char* key : {"velora_config", "monteclora_config", "arrow_config", "kasa_config", "use_bdlora",
                           "megatron_config", "layer_replication", "alora_invocation_tokens"}) {
@@ -143,12 +143,12 @@ TEST(LoraConfigFile, RefusesByNameWhatChangesTheMathematics) {
   EXPECT_TRUE(refused(with("lora_dropout", "half"), "lora_dropout"));
   EXPECT_TRUE(refused(with("a_setting_of_tomorrow", 1), "unknown key", "a_setting_of_tomorrow"));
   EXPECT_TRUE(refused(with("bias", "some"), "bias", "lora_only"));
-  json broken;
-  broken["target_modules"] = json::array({"q\n"});
+  OrderedJson broken;
+  broken["target_modules"] = OrderedJson::array({"q\n"});
   EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules"));
-  broken["target_modules"] = json::array({kAllLinear});
+  broken["target_modules"] = OrderedJson::array({kAllLinear});
   EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules", "not in a list"));
-  for (const json& targets : {json(3), json(true), json::array()}) {
+  for (const OrderedJson& targets : {OrderedJson(3), OrderedJson(true), OrderedJson::array()}) {
     broken["target_modules"] = targets;
     EXPECT_TRUE(refused([&] { read_settings(broken); }, "target_modules", "a list of module names"));
   }
@@ -167,9 +167,9 @@ TEST(LoraConfigFile, RefusesByNameWhatChangesTheMathematics) {
 }
 
 TEST(LoraConfigFile, RefusesWhatIsTrainedTwice) {
-  const auto with = [](const char* model, json settings) {
+  const auto with = [](const char* model, OrderedJson settings) {
     return [=] {
-      json all{{"target_modules", {"q_proj"}}};
+      OrderedJson all{{"target_modules", {"q_proj"}}};
       all.update(settings);
       lora_extras(model_config(model), read_settings(all));
     };
@@ -183,7 +183,9 @@ TEST(LoraConfigFile, RefusesWhatIsTrainedTwice) {
   EXPECT_TRUE(
       refused(with("llama-tied", {{"modules_to_save", {"lm_head"}}, {"trainable_token_indices", {3}}}),
               "trainable_token_indices", "lm_head"));
-  const auto rows = [](const json& tokens) { return json{{"trainable_token_indices", tokens}}; };
+  const auto rows = [](const OrderedJson& tokens) {
+    return OrderedJson{{"trainable_token_indices", tokens}};
+  };
   EXPECT_TRUE(refused(with("qwen3", rows({3, 3})), "twice"));
   EXPECT_TRUE(refused(with("qwen3", rows({97})), "97", "0 to 96"));
   EXPECT_TRUE(refused(with("qwen3", rows({-1})), "-1"));

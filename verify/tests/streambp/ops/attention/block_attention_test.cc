@@ -11,7 +11,7 @@ namespace streambp {
 namespace {
 
 constexpr double kBlockLimit = 1e-13;
-constexpr int64_t kSize = 4, kWindow = 3, kBlockHeads = 2;
+constexpr int64_t kHeadDim = 4, kWindow = 3, kBlockHeads = 2;
 
 /// Where the sequences of prefix and own rows begin, and their end.
 std::vector<int64_t> whole_offsets(int64_t prefix, const std::vector<int64_t>& offsets) {
@@ -29,11 +29,11 @@ at::Tensor plain_pooled(const at::Tensor& rows, const at::Tensor& bias, const st
       const auto of = [&](int64_t number) { return rows.narrow(0, whole[s] + number * rate, rate); };
       at::Tensor v = of(block).narrow(1, 0, width), z = of(block).narrow(1, width, width) + bias;
       if (pooling.overlaps) {
-        v = v.narrow(1, kSize, kSize);
-        z = z.narrow(1, kSize, kSize);
+        v = v.narrow(1, kHeadDim, kHeadDim);
+        z = z.narrow(1, kHeadDim, kHeadDim);
         if (block > 0) {
-          v = at::cat({of(block - 1).narrow(1, 0, kSize), v});
-          z = at::cat({of(block - 1).narrow(1, width, kSize) + bias.narrow(1, 0, kSize), z});
+          v = at::cat({of(block - 1).narrow(1, 0, kHeadDim), v});
+          z = at::cat({of(block - 1).narrow(1, width, kHeadDim) + bias.narrow(1, 0, kHeadDim), z});
         }
       }
       all.push_back((z.softmax(0) * v).sum(0));
@@ -55,7 +55,7 @@ const std::vector<std::pair<int64_t, std::vector<int64_t>>>& runs() {
 TEST(PooledBlocks, EqualPlainAutograd) {
   for (const auto& [prefix, offsets] : runs()) {
     for (const bool overlaps : {false, true}) {
-      const int64_t n = offsets.back(), width = overlaps ? 2 * kSize : kSize;
+      const int64_t n = offsets.back(), width = overlaps ? 2 * kHeadDim : kHeadDim;
       Parameter bias = parameter(random({3, width}, 1));
       const BlockPooling pooling{&bias, 3, overlaps};
       const at::Tensor rows = random({prefix + n, 1, 2 * width}, 2);
@@ -84,8 +84,8 @@ TEST(BlockAttention, EqualsASoftmaxUnderAMask) {
       const std::vector<int64_t> whole = whole_offsets(prefix, offsets);
       int64_t count = 0;
       for (size_t s = 0; s + 1 < whole.size(); ++s) count += (whole[s + 1] - whole[s]) / kRate;
-      const at::Tensor q = random({n, kBlockHeads, kSize}, 1), keys = random({all, 1, kSize}, 2),
-                       blocks = random({count, kSize}, 3);
+      const at::Tensor q = random({n, kBlockHeads, kHeadDim}, 1), keys = random({all, 1, kHeadDim}, 2),
+                       blocks = random({count, kHeadDim}, 3);
       Parameter sinks = parameter(random({kBlockHeads}, 4));
       at::Tensor hidden = at::ones({n, all + count}, at::kBool);
       at::Tensor picked = at::zeros({n, kPicked}, at::kInt);
@@ -115,7 +115,7 @@ TEST(BlockAttention, EqualsASoftmaxUnderAMask) {
       const auto truth = torch::autograd::grad({expected}, leaves, {cotangent});
       Prefix earlier;
       earlier.keys = keys.narrow(0, 0, prefix);
-      earlier.key_gradients = at::zeros({prefix, 1, kSize}, at::kDouble);
+      earlier.key_gradients = at::zeros({prefix, 1, kHeadDim}, at::kDouble);
       const std::vector<at::Tensor> own{leaf_of(q), leaf_of(keys.narrow(0, prefix, n)), leaf_of(blocks)};
       const SeenBlocks seen{own[2], kRate, picks ? picked : at::Tensor()};
       const at::Tensor y = block_attention(own[0], own[1], prefix > 0 ? earlier : Prefix{}, offsets, seen,
