@@ -10,7 +10,7 @@ from python_case import Case, inputs_of, model_in_float64, take_gradients
 
 import streambp_bench as sb
 
-FEWER = 1 if os.environ.get("STREAMBP_THOROUGH") else 4  # repetitions than in a nightly run
+FEWER = 1 if os.environ.get("STREAMBP_THOROUGH") else 8  # repetitions than in a nightly run
 CHILD_SECONDS = 20  # after which a forked process hangs; it needs a fraction of one
 
 
