@@ -2,15 +2,25 @@
 # --help of every command of streambp-bench: groups, examples that parse, exit codes; as wide as the terminal, whole lines elsewhere.
 # help_test.sh PROGRAM
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
+# The text that is no terminal's, of each command, in whole/COMMAND, and the program's own in whole/streambp-bench.
+mkdir whole
+run 'help' 0 --help
+cp stdout whole/streambp-bench
+while read -r command <&3; do
+  run "help of $command" 0 "$command" --help
+  cp stdout "whole/$command"
+done 3< <(sed -n '/^Subcommands:/,$ s/^  \([a-z-]*\)  .*/\1/p' whole/streambp-bench)
 name='help'
 : >stdout && : >stderr
 /usr/bin/python3 - "$program" <<'PYTHON' >help 2>&1 || fail "$(tail -n 1 help)"
 import fcntl, os, pty, re, shlex, struct, subprocess, sys, termios
 program = sys.argv[1]
+def whole_text(command):
+    with open(f"whole/{command}", encoding="utf-8") as file:
+        return file.read()
 def help_text(arguments, columns):
-    ours, theirs = pty.openpty() if columns else os.pipe()
-    if columns:
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen([program, *arguments, "--help"], stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
     text = b""
@@ -21,11 +31,11 @@ def help_text(arguments, columns):
         pass
     assert process.wait() == 0, arguments
     return text.decode().replace("\r\n", "\n")
-commands = re.findall(r"^  ([a-z-]+)  ", help_text([], 0).split("Subcommands:")[1], re.MULTILINE)
+commands = re.findall(r"^  ([a-z-]+)  ", whole_text("streambp-bench").split("Subcommands:")[1], re.MULTILINE)
 assert {"sweep", "max-length", "report", "records", "ranks", "export"} <= set(commands), commands
 examples, count = open("examples", "w"), 0
 for command in commands:
-    whole = help_text([command], 0)
+    whole = whole_text(command)
     assert "Examples:\n" in whole and re.search(r"^Exit codes: 0 ", whole, re.MULTILINE), command
     for width in (60, 100) if command == "sweep" else (60,):
         lines = help_text([command], width).split("\n")
@@ -39,7 +49,7 @@ for command in commands:
         count += 1
 examples.close()
 assert count > 20, count
-sweep = help_text(["sweep"], 0)
+sweep = whole_text("sweep")
 found = re.findall(r"^(\w+):$", sweep.split("Examples:")[0], re.MULTILINE)
 for group in ("Model", "Data", "Objective", "Method", "Memory", "Run", "Output"):
     assert group in found, (group, found)
