@@ -29,6 +29,7 @@ struct Routing {
   at::Tensor probabilities;  // [n, X], float32 or wider: the softmax, or the sigmoids
   at::Tensor choices;        // [n, k] int64
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
+  at::Tensor balanced;       // [n, X]: the softmax that a balance is of; undefined: there is none
   std::vector<Share> shares;
   std::vector<at::Tensor> untouched;  // in a dry run: as large as the shares that were not run
 };
@@ -103,14 +104,18 @@ at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
   return router.output_scale == 1.0 ? logits : logits.mul_(router.output_scale);
 }
 
-/// [n, X], float32 or wider.
-at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const MixtureRun& run) {
+/// Sets the probabilities of `routing`, and those that a balance is of.
+void score(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
   const at::Tensor logits = logits_of(x, settings);
   if (run.router != nullptr && run.router->logits.defined())
     run.router->logits.narrow(0, run.begin, x.size(0)).copy_(logits);
   const at::Tensor wide = logits.to(sum_dtype(x));
-  if (settings.sqrt_softplus) return at::softplus(wide).sqrt_();
-  return settings.sigmoid ? at::sigmoid(wide) : at::softmax(wide, -1);
+  const bool is_softmax = !settings.sqrt_softplus && !settings.sigmoid;
+  routing.probabilities = is_softmax               ? at::softmax(wide, -1)
+                          : settings.sqrt_softplus ? at::softplus(wide).sqrt_()
+                                                   : at::sigmoid(wide);
+  if (run.balance == nullptr || settings.experts_of_token != nullptr) return;
+  routing.balanced = is_softmax ? routing.probabilities : at::softmax(wide, -1);
 }
 
 /// The experts [n, k] int64 that a table has for tokens.
@@ -147,7 +152,7 @@ at::Tensor choose(const at::Tensor& scores, const Mixture& settings) {
 
 /// Sets the probabilities and choices of `routing`, and the chosen experts' probabilities.
 void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
-  routing.probabilities = scores_of(x, settings, run);
+  score(x, settings, run, routing);
   if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
   if (!routing.choices.defined()) {
     routing.choices = settings.experts_of_token != nullptr ? experts_of(run.tokens, settings)
@@ -158,14 +163,14 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
     }
   }
   routing.top = routing.probabilities.gather(1, routing.choices);
-  if (run.balance == nullptr) return;
+  if (!routing.balanced.defined()) return;
   // The loss is of the most probable experts, which a correction's choice, or given ones, need not be.
   const bool given = run.choices != nullptr && run.choices->are_given(run.layer);
   const at::Tensor most_probable =
       settings.correction == nullptr && !given
           ? routing.choices
-          : std::get<1>(routing.probabilities.topk(settings.experts_per_token, -1));
-  run.balance->count(routing.probabilities, most_probable, run.begin);
+          : std::get<1>(routing.balanced.topk(settings.experts_per_token, -1));
+  run.balance->count(routing.balanced, most_probable, run.begin);
 }
 
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& of_router,
@@ -207,6 +212,11 @@ at::Tensor slope_of_sqrt_softplus(const at::Tensor& p) {
   return (-square).expm1_().neg_().masked_fill_(square > 20.0, 1.0).div_(p * 2.0);
 }
 
+/// The gradient of logits for that of their softmax p.
+at::Tensor of_softmax(const at::Tensor& dp, const at::Tensor& p) {
+  return (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+}
+
 /// The gradient of the router's logits for that of the chosen experts' weights, [n, k].
 at::Tensor backward_router(const Routing& routing, const Mixture& settings, const at::Tensor& d_weights,
                            const MixtureRun& run) {
@@ -232,12 +242,18 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   }
   at::Tensor dp = at::zeros_like(p);
   dp.scatter_(1, routing.choices, d_top);
-  if (run.balance != nullptr) dp.add_(run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type()));
+  at::Tensor d_balanced;
+  if (routing.balanced.defined())
+    d_balanced = run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type());
   if (settings.sqrt_softplus) {
     dp.mul_(slope_of_sqrt_softplus(p));
+  } else if (settings.sigmoid) {
+    dp.mul_(at::mul(p, 1.0 - p));
   } else {
-    dp = settings.sigmoid ? dp.mul_(at::mul(p, 1.0 - p)) : (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+    if (d_balanced.defined()) dp.add_(std::exchange(d_balanced, {}));
+    dp = of_softmax(dp, p);
   }
+  if (d_balanced.defined()) dp.add_(of_softmax(d_balanced.expand_as(p), routing.balanced));
   if (run.router != nullptr && run.router->gradient.defined())
     dp.add_(run.router->gradient.narrow(0, run.begin, p.size(0)));
   return dp;

@@ -110,8 +110,8 @@ struct MixtureRun {
 
 /// residual + sum over the chosen experts e of x [n, D]: w_e expert_e(x), where w are the largest entries of
 /// softmax(router(x)), taken in float32 or wider, or of sigmoids; and the shared expert's output where there
-/// is one. No balance goes with sigmoids. Maps and balance must outlive the graph. Ties between equal
-/// probabilities are broken as ATen's topk does. `of_router` [n, D]: what the router reads instead of x,
+/// is one. A balance is of the softmax, whatever w are of, and not of experts of tokens. Maps and balance
+/// must outlive the graph. Ties between equal probabilities are broken as ATen's topk does. `of_router` [n, D]: what the router reads instead of x,
 /// where it is defined.
 at::Tensor mixture(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
                    const MixtureRun& run = {}, const at::Tensor& of_router = {});

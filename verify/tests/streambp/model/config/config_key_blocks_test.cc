@@ -91,6 +91,7 @@ TEST(MiniMaxM3, HasItsClassesDefaults) {
   EXPECT_EQ(mixture.sparse, (std::vector<bool>{false, true, true, false}));
   EXPECT_TRUE(mixture.sigmoid_scores && mixture.corrected && mixture.norm_topk_prob && mixture.stacked);
   EXPECT_EQ(mixture.router_aux_loss_coef, 0.001);
+  EXPECT_TRUE(mixture.has_router_loss() && !mixture.output_router_logits);
   // Without types all layers see all rows, and have experts.
   const Config plain = parse(minimax_m3());
   EXPECT_FALSE(plain.has_indexers() || plain.picks_key_blocks());
@@ -229,7 +230,6 @@ TEST(MiniMaxM3, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses(changed(good, "use_gemma_norm", false), "use_gemma_norm"));
   EXPECT_TRUE(refuses(changed(good, "use_routing_bias", false), "use_routing_bias"));
   EXPECT_TRUE(refuses(changed(good, "hidden_act", "gelu"), "hidden_act"));
-  EXPECT_TRUE(refuses(changed(good, "output_router_logits", true), "output_router_logits"));
   EXPECT_TRUE(refuses(changed(good, "index_topk", 8), "index_topk is 8"));
   EXPECT_TRUE(refuses(changed(good, "partial_rotary_factor", nullptr), "rotary_dim is 64"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_init_block", 1), "sparse_init_block"));
