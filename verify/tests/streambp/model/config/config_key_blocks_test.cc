@@ -80,6 +80,10 @@ TEST(MiniMaxM3, HasItsClassesDefaults) {
   EXPECT_EQ(kind.seen(129), 2);
   EXPECT_EQ(config.intermediate_size, 36);
   EXPECT_EQ(config.rotary_dim, 4);
+  // The class's own number of entries, which it writes of any head and does not read.
+  EXPECT_EQ(parse(with(with_indexers(), {{"rotary_dim", 64}})).rotary_dim, 4);
+  EXPECT_EQ(parse(with(without(with_indexers(), "partial_rotary_factor"), {{"rotary_dim", 64}})).rotary_dim,
+            8);
   EXPECT_TRUE(config.norm_adds_one && config.qk_norm && config.fused_gate_up && config.clamps_all_mlps);
   EXPECT_EQ(config.swiglu_alpha, 1.702);
   EXPECT_EQ(config.swiglu_limit, 7.0);
@@ -232,6 +236,7 @@ TEST(MiniMaxM3, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses(changed(good, "hidden_act", "gelu"), "hidden_act"));
   EXPECT_TRUE(refuses(changed(good, "index_topk", 8), "index_topk is 8"));
   EXPECT_TRUE(refuses(changed(good, "partial_rotary_factor", nullptr), "rotary_dim is 64"));
+  EXPECT_TRUE(refuses(changed(good, "rotary_dim", 32), "rotary_dim is 32"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_init_block", 1), "sparse_init_block"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_block_size", int64_t{1} << 21), "from 1 to 1048576"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_score_type", "lse"), "sparse_score_type"));
