@@ -87,13 +87,18 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   return shares;
 }
 
+/// Whether the router's weight is float32 where x is half as wide.
+bool is_wide(const Linear& router, const at::Tensor& x) {
+  return router.weight->value.scalar_type() != x.scalar_type();
+}
+
 /// The router's logits [n, X]. Those whose scores a correction next to them is to tell apart, and wide ones,
 /// are summed in float32 or wider, as in transformers.
 at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
   const Linear& router = *settings.router;
   const at::ScalarType wide = sum_dtype(x);
-  if ((settings.correction == nullptr && !settings.wide_logits) || x.scalar_type() == wide)
-    return linear_forward(router, x);
+  const bool is_narrow = settings.correction == nullptr && !settings.wide_logits && !is_wide(router, x);
+  if (is_narrow || x.scalar_type() == wide) return linear_forward(router, x);
   const at::Tensor rows = x.to(wide);
   const auto transposed = [&](const Parameter& matrix) { return matrix.value.to(wide).t(); };
   at::Tensor logits = at::mm(rows, transposed(*router.weight));
@@ -259,6 +264,29 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   return dp;
 }
 
+/// Adds the gradients of the router's parameters for that of its logits, and to dx [n, D], which may be
+/// undefined, that of the rows it has read.
+void backward_logits(const Linear& router, const at::Tensor& x, const at::Tensor& d_logits, at::Tensor& dx) {
+  if (!is_wide(router, x)) {
+    const at::Tensor own = d_logits.to(x.scalar_type());
+    linear_accumulate(router, x, own);
+    linear_backward_input(router, own, dx);
+    return;
+  }
+  if (router.adapter && router.adapter->enabled)
+    throw InputError("{}: its weight is float32 in a model of 16 bits, where no adapter is supported",
+                     router.name);
+  const Linear weight{.name = router.name, .weight = router.weight, .output_scale = router.output_scale};
+  linear_accumulate(weight, x.to(d_logits.scalar_type()), d_logits);
+  at::Tensor wide;
+  linear_backward_input(weight, d_logits, wide);
+  if (dx.defined()) {
+    dx.add_(wide);
+  } else {
+    dx = wide.to(x.scalar_type());
+  }
+}
+
 /// The gradient of the rows of an expert whose output is normed before it is weighted; `d_weights` [r, 1]
 /// receives that of its weights.
 at::Tensor backward_normed_expert(const Mixture& settings, Share& share, const at::Tensor& dy,
@@ -287,14 +315,10 @@ std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_route
     d_weights.index_copy_(0, share.indices, d_share);
   }
   const at::Tensor d_logits =
-      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), run).to(x.scalar_type());
-  linear_accumulate(*settings.router, of_router.defined() ? of_router : x, d_logits);
-  if (!of_router.defined()) {
-    linear_backward_input(*settings.router, d_logits, dx);
-    return {dx};
-  }
-  at::Tensor d_router;
-  linear_backward_input(*settings.router, d_logits, d_router);
+      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), run);
+  at::Tensor d_router = of_router.defined() ? at::Tensor() : dx;
+  backward_logits(*settings.router, of_router.defined() ? of_router : x, d_logits, d_router);
+  if (!of_router.defined()) return {dx};
   return {dx, d_router};
 }
 
