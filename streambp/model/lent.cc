@@ -46,8 +46,8 @@ void Model::lend(const std::map<std::string, at::Tensor>& values,
   const auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
     const std::vector<int64_t>& shape = skeleton_shapes_.at(name);
     const at::ScalarType dtype = dtype_of(name);
-    const bool is_so = tensor.scalar_type() == dtype ||
-                       (may_be_wide(name) && tensor.scalar_type() == sum_dtype(dtype));
+    const bool is_so =
+        tensor.scalar_type() == dtype || (may_be_wide(name) && tensor.scalar_type() == sum_dtype(dtype));
     if (tensor.sizes() == at::IntArrayRef(shape) && is_so && tensor.device() == lender_ &&
         tensor.is_contiguous())
       return;

@@ -201,7 +201,7 @@ constexpr auto kFamilies = std::to_array<Family>({
                .after_mlp = "post_ffn_norm", .recurrence = "conv", .mlp = "feed_forward", .gate = "w1", .up = "w3",
                .down = "w2", .last_norm = "embedding_norm"},
    .windows = {.layers = WindowLayers::kByTypes, .size = 256},
-   .rope = {.theta = 1e6, .types = RopeTypes::kProportional, .of_windows = true, .of_class = ClassRope::kLfm3}},
+   .rope = {.theta = 1e6, .types = RopeTypes::kOfKinds, .of_windows = true, .of_class = ClassRope::kLfm3}},
   {.name = "llama", .positions = 2048, .key_value_heads_absent = true, .bias = kMlpByKey},
   {.name = "minimax_m2", .positions = 196608, .head_dim = 128, .bias = kNoBias,
    .qk_norm = QkNorm::kOfWholeProjections, .rope = {.theta = 5e6, .partial = 1.0, .reads_rotary_dim = true},
