@@ -64,8 +64,9 @@ COMPRESSED_MODELS = {
         seed=905,
         settings={
             **COMPRESSED,
-            "layer_types": [SLIDING, HEAVY, SLIDING],
-            "mlp_layer_types": ["moe", "hash_moe", "moe"],
+            "num_hidden_layers": 2,
+            "layer_types": [SLIDING, HEAVY],
+            "mlp_layer_types": ["moe", "hash_moe"],
             "hc_mult": 2,
             "output_router_logits": True,
             "router_aux_loss_coef": 0.3,

@@ -290,5 +290,5 @@ FAMILIES = (
     *("qwen3-5", "qwen3-next", "qwen3-5-moe", "deepseek-v3", "deepseek-v32", "glm-moe-dsa", "glm4-moe", "gemma4", "seed-oss", "ernie4-5"),
     *("helium", "exaone4", "minimax-m2", "hunyuan", "granite-hybrid", "bamba", "nemotron-h", "cohere", "cohere2", "lfm2"),
     *("ernie4-5-moe", "granite-moe", "granite-hybrid-moe", "lfm2-moe", "falcon-h1", "kimi-linear", "step3p7", "hy-v4", "zamba2", "deepseek-v4"),
-    *("mistral-large4", "minimax-m3", "glm5-next", "qwen4-exp", "lfm3", "muse-spark", "muse-glimmer", "glm4-moe-lite", "mistral4"),
+    *("mistral-large4", "minimax-m3", "glm5-next", "qwen4-exp", "lfm3", "muse-spark", "glm4-moe-lite", "mistral4"),
 )

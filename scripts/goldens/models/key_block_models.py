@@ -4,7 +4,7 @@ Blocks, and what is picked of them, end within a batch of 29 tokens.
 """
 
 from goldens.models.family_models import ALL, ONE
-from goldens.specs import COMMON, PROMPTS, Model, rope
+from goldens.specs import COMMON, Model, rope
 
 KEY_BLOCKS = {
     **COMMON,
@@ -72,7 +72,7 @@ KEY_BLOCK_MODELS = {
             "router_aux_loss_coef": 0.3,
         },
         legacy=None,
-        batches=PROMPTS,
+        batches={},  # its case replays experts: see replay.py
         norms_add_one=True,
     ),
     # One head of the indexer for all, and the own block is picked only if its score is among the highest.

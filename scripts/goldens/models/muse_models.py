@@ -5,7 +5,7 @@ transformers has the classes with their towers alone: decoder and head without t
 
 from goldens.models.family_models import ALL, ONE, SMALL
 from goldens.models.text_model import register_text_model
-from goldens.specs import Model, rope
+from goldens.specs import BATCHES, Model, rope
 
 register_text_model("muse_spark", "MuseSpark")
 register_text_model("muse_glimmer", "MuseGlimmer")
@@ -30,7 +30,7 @@ GLIMMER = {key: MUSE[key] for key in (*SMALL, "head_dim", "sliding_window", "fin
 
 MUSE_MODELS = {
     # Every fourth layer from the last one down sees all tokens and does not rotate: here the first and the last.
-    "muse-glimmer": Model("muse_glimmer_text", seed=1311, settings={**GLIMMER, "num_hidden_layers": 5}, legacy=None, batches=ALL, norms_add_one=True),
+    "muse-glimmer": Model("muse_glimmer_text", seed=1311, settings={**GLIMMER, "num_hidden_layers": 5}, legacy=None, batches={"b1": BATCHES["b1"]}, norms_add_one=True),
     # The last layer sees all tokens and does not rotate, as the first does; layers 1 and 3 are dense.
     "muse-spark": Model(
         "muse_spark_text",

@@ -61,10 +61,10 @@ if hasattr(transformers, "MiniMaxM3VLConfig"):  # since 5.24
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
     }, {"image_token_index": 60, "video_token_index": 59, "projector_hidden_size": 16})
 SIGLIP = {"model_type": "siglip2_vision_model", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4, "num_patches": 16}
-if hasattr(transformers, "Lfm2VlConfig"):
+if not hasattr(transformers, "Lfm3VlConfig"):
     MODELS["lfm2_vl"] = ("Lfm2Vl", SIGLIP, {**{key: value for key, value in TEXT.items() if key != "head_dim"}, "model_type": "lfm2",
                                             "layer_types": ["conv", "full_attention", "conv", "full_attention"], "block_multiple_of": 7}, {"image_token_id": 60, "projector_hidden_size": 16})
-if hasattr(transformers, "Lfm3VlConfig"):
+else:
     MODELS["lfm3_vl"] = ("Lfm3Vl", SIGLIP, {**TEXT, "model_type": "lfm3", "layer_types": ["conv", "sliding_attention", "conv", "full_attention"], "sliding_window": 7},
                          {"image_token_id": 60, "projector_hidden_size": 16})
 LATENT = {**{key: value for key, value in TEXT.items() if key != "head_dim"}, "num_key_value_heads": 2, "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
