@@ -56,6 +56,8 @@ struct MixtureSettings {
   int topk_group = 1;                  // in how many of the groups a token's experts are
   double routed_scaling_factor = 1.0;  // of what the experts add
   bool sqrt_softplus_scores = false;   // DeepSeek V4: scores are sqrt(softplus(z)) of the router's z
+  bool balanced_by_softmax = false;    // MiniMax, DeepSeek V4, GLM-5.3: their load_balancing_loss is of a
+                                       // softmax of the z that their scores are no softmax of
   std::vector<bool> hashed = {};  // DeepSeek V4, of each layer: a token's experts are those that gate.tid2eid
                                   // has for it. Empty: in none
   bool stacked = false;        // Hunyuan 4, Mistral 4: experts in two matrices for all; see parameter_shapes

@@ -50,11 +50,12 @@ class Path {
 
   HiddenStates result() const {
     if (config_.hyper.lowrank > 0)
-      return {layers_.low_rank_read("model.hyper_connection_mixer.", h_), router_probabilities_};
+      return {layers_.low_rank_read("model.hyper_connection_mixer.", h_), router_probabilities_,
+              balanced_probabilities_};
     const Var last = config_.hyper.head_reads_mean ? layers_.mean_of_streams(h_)
                      : config_.hyper.streams > 0   ? layers_.streams_read("model.hc_head.hc_", h_)
                                                    : h_;
-    return {layers_.norm("model.norm", last), router_probabilities_};
+    return {layers_.norm("model.norm", last), router_probabilities_, balanced_probabilities_};
   }
 
  private:
@@ -137,6 +138,8 @@ class Path {
     router_probabilities_.push_back(is_added ? layers_.router_added_to_mlp(prefix, h_)
                                              : layers_.router(mlp, x));
     const Var& p = router_probabilities_.back();
+    if (config_.mixture.balanced_by_softmax && !config_.is_hashed(layer))
+      balanced_probabilities_.push_back(layers_.softmax_of_router(mlp, x));
     if (config_.mixture.moe_hidden_size > 0) return layers_.narrow_experts(mlp, x, p, given);
     return is_added ? layers_.mlp_and_experts(prefix, h_, x, p, given) : layers_.experts(mlp, x, p, given);
   }
@@ -152,7 +155,7 @@ class Path {
   Var h_, embedded_, inputs_;
   KeyValuesOfLayers seen_;
   PicksOfLayers picks_;
-  std::vector<Var> router_probabilities_;
+  std::vector<Var> router_probabilities_, balanced_probabilities_;
 };
 
 }  // namespace

@@ -79,6 +79,8 @@ namespace streambp::STREAMBP_REFERENCE {
 struct HiddenStates {
   Var states;                             // after the last norm, [tokens, hidden_size]
   std::vector<Var> router_probabilities;  // of each sparse layer, [tokens, num_experts]
+  /// Of each sparse layer that a load_balancing_loss is of, where that is of others.
+  std::vector<Var> balanced_probabilities;
 };
 
 /// The experts of each token of one sequence, in place of those that its routers would choose: of each sparse

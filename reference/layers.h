@@ -158,6 +158,8 @@ class Layers {
   /// What a sparse layer's router gives the experts, [tokens, num_experts]: a softmax, sigmoids, or roots of
   /// softplus.
   Var router(const std::string& module, const Var& x) const;
+  /// A softmax of the same logits, which a loss of routers is of where their scores are none.
+  Var softmax_of_router(const std::string& module, const Var& x) const;
 
   /// What the experts make of x with the router's p; `given` as in mixture_of_experts.
   Var experts(const std::string& module, const Var& x, const Var& p, const ExpertsOfTokens& given = {}) const;

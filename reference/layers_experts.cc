@@ -20,6 +20,10 @@ Var Layers::router(const std::string& module, const Var& x) const {
   return config_.mixture.sigmoid_scores ? sigmoid(z) : exp(log_softmax(z));
 }
 
+Var Layers::softmax_of_router(const std::string& module, const Var& x) const {
+  return exp(log_softmax(project(module + "gate", false, x)));
+}
+
 Var Layers::experts(const std::string& module, const Var& x, const Var& p,
                     const ExpertsOfTokens& given) const {
   const std::string all = module + "experts.";

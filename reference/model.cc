@@ -52,7 +52,7 @@ bool is_scored(const Sequence& sequence, std::size_t t) {
 /// and what the routers make of all tokens.
 struct Scored {
   Var hidden;
-  std::vector<Var> router_probabilities;
+  std::vector<Var> router_probabilities;  // that the routers' loss is of
   std::vector<int> with_target;
   std::vector<int> targets;
 };
@@ -62,7 +62,8 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
   Scored scored;
   int count = 0;
   const bool asks_routers = router.of(config.mixture) != 0.0;
-  require(!asks_routers || !config.mixture.sigmoid_scores, "model",
+  const bool apart = config.mixture.balanced_by_softmax;
+  require(!asks_routers || apart || !config.mixture.sigmoid_scores, "model",
           "expected no load-balancing loss of routers whose scores are no probabilities");
   require(router.left_out.empty() || router.left_out.size() == sequences.size(), "sequences",
           "expected to know of none or each of " + std::to_string(sequences.size()) +
@@ -87,8 +88,8 @@ Scored scored_tokens(Tape& tape, const ModelConfig& config, const Parameters& pa
                                               sequence.experts, sequence.picks);
     parts.push_back(gather_rows(hidden.states, rows));
     if (!asks_routers || (!router.left_out.empty() && router.left_out[i])) continue;
-    scored.router_probabilities.insert(scored.router_probabilities.end(), hidden.router_probabilities.begin(),
-                                       hidden.router_probabilities.end());
+    const std::vector<Var>& all = apart ? hidden.balanced_probabilities : hidden.router_probabilities;
+    scored.router_probabilities.insert(scored.router_probabilities.end(), all.begin(), all.end());
   }
   scored.hidden = concat_rows(parts);
   return scored;

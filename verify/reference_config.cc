@@ -60,6 +60,7 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.granite_names = mixture.granite_names;
   same.stacked = mixture.stacked;
   same.sqrt_softplus_scores = mixture.sqrt_softplus_scores;
+  same.balanced_by_softmax = mixture.balanced_by_softmax;
   same.hashed = mixture.hashed;
   same.n_group = static_cast<int>(mixture.n_group);
   same.topk_group = static_cast<int>(mixture.topk_group);

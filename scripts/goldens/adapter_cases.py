@@ -266,6 +266,8 @@ ADAPTERS = {
         },
         seed=266,
     ),
+    # Dense MLPs and the shared expert: PEFT takes no expert of this class.
+    "kimi-linear-lora-mlp": Adapter("kimi-linear", "b2_left", {"target_modules": ["q_proj", "gate_proj", "up_proj", "down_proj"]}, seed=289),
     "kimi-linear-lora-saved": Adapter(
         "kimi-linear",
         "b2_right",

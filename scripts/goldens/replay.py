@@ -28,6 +28,7 @@ CASES = {
     "glm4-moe-lite": ("b3_left", False, True),
     "mistral4": ("b3_right", True, True),
     "muse-spark": ("b3_left", True, True),
+    "minimax-m3-aux": ("b3_right", True, True),
     "qwen4-exp-recurrent": ("b3_left", True, True),
 }
 ROUTERS = ("TopKRouter", "TopkRouter", "Router", "Gating", "GraniteMoeTopKGating")

@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "streambp/error.h"
+#include "streambp/model/config/parameter_names.h"
 #include "streambp/model/model.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 
@@ -44,8 +46,10 @@ void Model::lend(const std::map<std::string, at::Tensor>& values,
   const auto check = [&](const std::string& name, const at::Tensor& tensor, const char* what) {
     const std::vector<int64_t>& shape = skeleton_shapes_.at(name);
     const at::ScalarType dtype = dtype_of(name);
-    if (tensor.sizes() == at::IntArrayRef(shape) && tensor.scalar_type() == dtype &&
-        tensor.device() == lender_ && tensor.is_contiguous())
+    const bool is_so =
+        tensor.scalar_type() == dtype || (may_be_wide(name) && tensor.scalar_type() == sum_dtype(dtype));
+    if (tensor.sizes() == at::IntArrayRef(shape) && is_so && tensor.device() == lender_ &&
+        tensor.is_contiguous())
       return;
     throw InputError("{}: {} is {} [{}] on {}{}, expected {} [{}] on {}", name, what,
                      c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "),

@@ -4,7 +4,7 @@ Windows, blocks and what an indexer picks end within a batch of 29 tokens; index
 """
 
 from goldens.models.family_models import ALL, ONE
-from goldens.specs import COMMON, Model
+from goldens.specs import COMMON, PROMPTS, Model
 
 COMPRESSED = {
     **{key: value for key, value in COMMON.items() if key not in ("intermediate_size", "num_key_value_heads")},
@@ -28,7 +28,7 @@ COMPRESSED = {
     "hc_sinkhorn_iters": 4,
     "hc_eps": 1e-3,
     "swiglu_limit": 0.9,
-    "router_aux_loss_coef": 0.0,  # TRL would add the routers' loss, which the class itself leaves out
+    "router_aux_loss_coef": 0.0,  # which TRL would add
 }
 SLIDING, SPARSE, HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
 
@@ -57,6 +57,22 @@ COMPRESSED_MODELS = {
         },
         legacy=None,
         batches=ONE,
+    ),
+    # The routers' loss, of a softmax of what scores are roots of softplus of; a table's layer has no part in it.
+    "deepseek-v4-aux": Model(
+        "deepseek_v4",
+        seed=905,
+        settings={
+            **COMPRESSED,
+            "num_hidden_layers": 2,
+            "layer_types": [SLIDING, HEAVY],
+            "mlp_layer_types": ["moe", "hash_moe"],
+            "hc_mult": 2,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.3,
+        },
+        legacy=None,
+        batches=PROMPTS,
     ),
     # In DeepSeek's own words: layers by their rates, a number of hashed layers, and YaRN of layers with blocks.
     "deepseek-v4-published": Model(

@@ -1,6 +1,6 @@
 """The tiny models most of whose layers are short convolutions between two gates: LFM2, its mixture and LFM3. Some rows are shorter than a kernel."""
 
-from goldens.models.family_models import ALL, ONE, OTHER_EPS
+from goldens.models.family_models import ALL, ONE, OTHER_EPS, short_yarn
 from goldens.models.recurrent_models import SHORT
 from goldens.specs import Model, rope
 
@@ -82,6 +82,26 @@ CONVOLUTION_MODELS = {
         },
         legacy=None,
         batches={**ALL, **SHORT},
+    ),
+    # A scaling of each kind of layer, whose original contexts end within a row.
+    "lfm3-scaled": Model(
+        "lfm3",
+        seed=517,
+        settings={
+            **{key: value for key, value in OTHER_EPS.items() if key != "rope_parameters"},
+            "norm_eps": 1e-4,
+            "num_hidden_layers": 3,
+            "head_dim": 8,
+            "layer_types": ["full_attention", "conv", "sliding_attention"],
+            "sliding_window": 9,
+            "rope_parameters": {
+                "full_attention": short_yarn(300.0),
+                "sliding_attention": rope(100.0, "llama3", factor=4.0, original_max_position_embeddings=8, low_freq_factor=1.0, high_freq_factor=4.0),
+            },
+            "tie_word_embeddings": True,
+        },
+        legacy=None,
+        batches=ONE,
     ),
     # The class's own kinds of layers and rotations, without gates and norms of outputs.
     "lfm3-plain": Model(

@@ -132,6 +132,26 @@ GROUPED_MODELS = {
         legacy={"rotary_dim": 4},
         batches=ALL,
     ),
+    # The routers' loss, of a softmax of what weights are sigmoids of.
+    "minimax-m2-aux": Model(
+        "minimax_m2",
+        seed=622,
+        settings={
+            **SMALL,
+            "hidden_size": 16,
+            "intermediate_size": 5,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 8,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.3,
+            "rope_parameters": rope(100.0, partial_rotary_factor=0.5),
+        },
+        legacy=None,
+        batches=ONE,
+    ),
     "glm4-moe-groups": Model(
         "glm4_moe",
         seed=614,

@@ -25,7 +25,7 @@ KEY_BLOCKS = {
     "index_topk_blocks": 3,
     "index_local_blocks": 1,
     "rope_parameters": rope(100.0, partial_rotary_factor=0.5),
-    "router_aux_loss_coef": 0.0,  # TRL would add the routers' loss, which the class itself leaves out
+    "router_aux_loss_coef": 0.0,  # which TRL would add
 }
 FULL, SPARSE = "full_attention", "minimax_m3_sparse"
 
@@ -58,6 +58,21 @@ KEY_BLOCK_MODELS = {
         },
         legacy=None,
         batches=ONE,
+        norms_add_one=True,
+    ),
+    # The routers' loss, of a softmax of what weights are sigmoids of; a dense layer has no part in it.
+    "minimax-m3-aux": Model(
+        "minimax_m3_vl_text",
+        seed=1104,
+        settings={
+            **KEY_BLOCKS,
+            "layer_types": [SPARSE, FULL, FULL],
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "output_router_logits": True,
+            "router_aux_loss_coef": 0.3,
+        },
+        legacy=None,
+        batches={},  # its case replays experts: see replay.py
         norms_add_one=True,
     ),
     # One head of the indexer for all, and the own block is picked only if its score is among the highest.

@@ -1,13 +1,14 @@
-"""The tiny models of Muse Spark's text model: gated residual streams, norms of what attention gives, and experts of a narrower stream.
+"""The tiny models of the text models of Muse Spark (gated residual streams, norms of what attention gives, experts of a narrower stream) and of Muse Glimmer.
 
-transformers has the class since 5.23, with its towers alone: decoder and head without them are put together here.
+transformers has the classes with their towers alone: decoder and head without them are put together here.
 """
 
 from goldens.models.family_models import ALL, ONE, SMALL
 from goldens.models.text_model import register_text_model
-from goldens.specs import Model, rope
+from goldens.specs import BATCHES, Model, rope
 
 register_text_model("muse_spark", "MuseSpark")
+register_text_model("muse_glimmer", "MuseGlimmer")
 
 MUSE = {
     **SMALL,
@@ -25,7 +26,11 @@ MUSE = {
     "routed_scaling_factor": 1.7,
 }
 
+GLIMMER = {key: MUSE[key] for key in (*SMALL, "head_dim", "sliding_window", "final_logit_softcapping", "output_multiplier", "qk_scale_factor", "post_norm_eps")}
+
 MUSE_MODELS = {
+    # Every fourth layer from the last one down sees all tokens and does not rotate: here the first and the last.
+    "muse-glimmer": Model("muse_glimmer_text", seed=1311, settings={**GLIMMER, "num_hidden_layers": 5}, legacy=None, batches={"b1": BATCHES["b1"]}, norms_add_one=True),
     # The last layer sees all tokens and does not rotate, as the first does; layers 1 and 3 are dense.
     "muse-spark": Model(
         "muse_spark_text",

@@ -44,7 +44,7 @@ def register_text_model(package, name):
             if cap is not None:
                 logits = torch.tanh(logits / cap) * cap
             loss = None if labels is None else self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-            return MoeCausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=outputs.hidden_states, router_logits=outputs.router_logits)
+            return MoeCausalLMOutputWithPast(loss=loss, logits=logits, hidden_states=outputs.hidden_states, router_logits=getattr(outputs, "router_logits", None))
 
     TextModel.__name__ = TextModel.__qualname__ = f"{name}ForCausalLM"
     # exist_ok: else a class of transformers's own is passed over in silence.

@@ -168,8 +168,8 @@ void parse_hashed_mixture(const ConfigReader& settings, Config& config) {
   settings.only("norm_topk_prob", true);  // the class always makes weights sum to 1
   settings.only("scoring_func", "sqrtsoftplus");
   settings.only("topk_method", "noaux_tc");
-  settings.only("output_router_logits", false);
   parse_router_loss(settings, mixture);
+  mixture.balanced_by_softmax = true;
   const json& types = *settings.find(kMlpKinds);
   bool good = types.is_array() && types.size() == static_cast<std::size_t>(layers);
   for (std::size_t i = 0; good && i < types.size(); ++i) {

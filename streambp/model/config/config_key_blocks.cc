@@ -134,8 +134,17 @@ void parse_key_blocks(const ConfigReader& settings, Config& config) {
 }
 
 void check_key_blocks(const ConfigReader& settings, const Config& config) {
-  // Which the class does not read: how much of a head turns partial_rotary_factor says.
-  settings.only("rotary_dim", config.rotary_dim);
+  // Which the class does not read: how much of a head turns partial_rotary_factor says. transformers writes
+  // its own 64 into every file, of heads that are smaller, or of which a stated part turns, too.
+  constexpr const char *kEntries = "rotary_dim", *kShare = "partial_rotary_factor";
+  constexpr int64_t kOfClass = 64;
+  const auto is_stated = [&](const char* key) {
+    return settings.find(key) != nullptr && settings.inner(key).find(kShare) != nullptr;
+  };
+  const bool means_nothing = config.head_dim <= kOfClass || settings.find(kShare) != nullptr ||
+                             is_stated("rope_parameters") || is_stated("rope_scaling");
+  if (!means_nothing || settings.optional_size(kEntries, kMaxHeadDim).value_or(kOfClass) != kOfClass)
+    settings.only(kEntries, config.rotary_dim);
   if (config.has_indexers() && config.indexer.head_dim < config.rotary_dim)
     settings.refuse("index_head_dim", fmt::format("at least the {} entries that rotate", config.rotary_dim));
 }

@@ -64,6 +64,7 @@ void parse_all_sparse(const ConfigReader& settings, const FamilyExperts& family,
   mixture.biased_interleaved = family.biased_interleaved;
   if (family.sigmoid_scores) {
     set_sigmoids(mixture);
+    mixture.balanced_by_softmax = true;
     settings.only("scoring_func", "sigmoid");
   }
   // Of the files of OpenAI's own reader, which hold both.
@@ -119,11 +120,12 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
   settings.only("scoring_func", family.softmax_scores ? "softmax" : "sigmoid");
   settings.only("topk_method", "noaux_tc");
   settings.only("moe_layer_freq", 1);
-  settings.only("output_router_logits", false);
   if (of_class.glm5_next) {
-    parse_router_loss(settings, mixture);  // which TRL may add to a loss
+    parse_router_loss(settings, mixture);
+    mixture.balanced_by_softmax = true;
   } else {
     // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
+    settings.only("output_router_logits", false);
     settings.only("router_aux_loss_coef", 0);
   }
   mixture.kimi_names = of_class.kimi;
@@ -288,7 +290,7 @@ void parse_beside_dense(const ConfigReader& settings, Config& config) {
   constexpr const char* kShared = "shared_intermediate_size";
   mixture.sparse = sparse_by_types(settings, config.num_hidden_layers);
   parse_router_loss(settings, mixture);
-  settings.only("output_router_logits", false);  // a loss of a softmax of what routers make sigmoids of
+  mixture.balanced_by_softmax = true;
   if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;
   const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
   const auto experts =

@@ -42,7 +42,8 @@ const KnownType& find_type(const ConfigReader& object, RopeTypes types) {
     if (ministral3) possible = known.type == RopeType::kYarn;  // the only one with all that its class reads
     // Of the others some would take the head's size from elsewhere.
     const bool proportional = known.type == RopeType::kProportional;
-    possible = gemma4 ? proportional || known.type == RopeType::kDefault : possible && !proportional;
+    possible = gemma4 ? proportional || known.type == RopeType::kDefault
+                      : possible && (!proportional || types == RopeTypes::kOfKinds);
     if (name == known.name && possible) return known;
   }
   object.refuse(object.find("rope_type") != nullptr ? "rope_type" : "type",
@@ -244,7 +245,7 @@ void parse_rotary_dim(const ConfigReader& settings, const FamilyRope& family,
     return;
   }
   config.rotary_dim = config.head_dim;
-  if (family.types == RopeTypes::kProportional) {  // whose rope says how many of the pairs turn
+  if (family.of_kinds()) {  // whose rope says how many of the pairs turn
     if (config.gemma4.global_head_dim > 0) config.rotary_dim = config.gemma4.global_head_dim;
     settings.only(kKey, nullptr);
     for (const ConfigReader& object : objects) {
@@ -328,8 +329,7 @@ void scale_latent(const std::vector<ConfigReader>& objects, Config& config) {
   config.attention_scale *= scale * scale;
 }
 
-// Gemma 4's and LFM3's classes read rope_parameters alone, with an object for each kind of layer that there
-// is.
+// Gemma 4's and LFM3's classes read rope_parameters alone, with an object for each kind of layer.
 void check_ropes_of_kinds(const ConfigReader& settings, const Config& config, const RopeObjects& objects) {
   constexpr const char* kKey = "rope_parameters";
   settings.only("rope_scaling", nullptr);
@@ -363,7 +363,7 @@ void parse_rope(const ConfigReader& settings, const Family& family, Config& conf
   const FamilyRope& of_family = family.rope;
   const bool two = of_family.of_windows;
   RopeObjects objects = rope_objects(settings, two);
-  if (of_family.types == RopeTypes::kProportional) check_ropes_of_kinds(settings, config, objects);
+  if (of_family.of_kinds()) check_ropes_of_kinds(settings, config, objects);
   const std::string class_default = fmt::format("the default of {}", family.name);
   if (objects.full.empty() && of_family.of_class != ClassRope::kNone) {
     if (of_family.null_is_ambiguous && settings.has("rope_scaling"))

@@ -51,6 +51,11 @@ bool is_switched_on(const ConfigReader& settings) {
   return windows;
 }
 
+// A window that is switched on and null is none to transformers; of an absent one its class has a size.
+bool is_null(const ConfigReader& settings) {
+  return settings.has("sliding_window") && settings.find("sliding_window") == nullptr;
+}
+
 // qwen2, qwen2_moe, qwen3: those from max_window_layers on, or every other one below it.
 LocalLayers layers_by_number(const ConfigReader& settings, bool alternates, std::size_t count) {
   const json* const from = settings.find("max_window_layers");
@@ -85,10 +90,11 @@ LocalLayers local_layers(const ConfigReader& settings, const FamilyWindows& wind
       return {std::vector<bool>(count, settings.find("sliding_window") != nullptr)};
     case WindowLayers::kFromLayer:
     case WindowLayers::kEvenBelowLayer:
-      if (!is_switched_on(settings)) return none;
+      if (!is_switched_on(settings) || (windows.layers == WindowLayers::kFromLayer && is_null(settings)))
+        return none;
       return layers_by_number(settings, windows.layers == WindowLayers::kEvenBelowLayer, count);
     case WindowLayers::kAllIfSwitchedOn:
-      if (!is_switched_on(settings)) return none;
+      if (!is_switched_on(settings) || is_null(settings)) return none;
       settings.only("max_window_layers", 0);
       return {std::vector<bool>(count, true)};
     case WindowLayers::kThoseWithoutRope:

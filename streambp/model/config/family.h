@@ -79,7 +79,8 @@ enum class RopeTypes {
   kUsual,         // all but proportional
   kLongrope,      // default and longrope (Phi-3)
   kYarn,          // yarn alone, with a scale of queries (Ministral 3, Mistral 4)
-  kProportional,  // default and proportional, of each kind of layer its own object (Gemma 4, LFM3)
+  kProportional,  // default and proportional, of each kind of layer its own object (Gemma 4)
+  kOfKinds,       // all, likewise (LFM3)
 };
 
 /// The object that a class takes where the file has none (rope_defaults.h); none: plain rotation.
@@ -101,6 +102,8 @@ struct FamilyRope {
   ClassRope of_class = ClassRope::kNone;
   bool share_of_key = false;  // of latent attention: partial_rotary_factor is what of a key rotates, not 1
   bool null_is_ambiguous = false;  // transformers 4 and 5 read a null rope_scaling differently
+  /// Whether each kind of layer has an object of its own, as rope_parameters alone has them.
+  bool of_kinds() const { return types == RopeTypes::kProportional || types == RopeTypes::kOfKinds; }
 };
 
 enum class Router {

@@ -62,8 +62,13 @@ struct MixtureSettings {
   bool sqrt_softplus_scores = false;
   std::vector<bool> hashed = {};
   bool is_hashed(int64_t layer) const { return !hashed.empty() && hashed[static_cast<size_t>(layer)]; }
-  /// Whether transformers' classes have a loss that balances the experts, of the softmax of their scores.
-  bool has_router_loss() const { return !sigmoid_scores && !sqrt_softplus_scores && !no_router_loss; }
+  /// minimax_m2, minimax_m3_vl_text, glm5_next_text, deepseek_v4: their classes' loss that balances the
+  /// experts is of a softmax of the logits, which their scores are not; hashed layers have no part in it.
+  bool balanced_by_softmax = false;
+  /// Whether transformers' classes have a loss that balances the experts, of the softmax of their logits.
+  bool has_router_loss() const {
+    return balanced_by_softmax || (!sigmoid_scores && !sqrt_softplus_scores && !no_router_loss);
+  }
   /// Whether all experts of a layer are two tensors, [out, in] for each.
   bool is_stacked() const { return granite_names || next_to_mlp || stacked; }
 

@@ -48,6 +48,12 @@ inline bool is_always_wide(const std::string& name) {
          name == kTrainedFrequencies;
 }
 
+/// Whether a parameter of this name may be float32 in a model of 16 bits that is lent, as transformers loads
+/// routers of corrected mixtures, biases of Kimi Linear's decays and Hunyuan 4's sinks.
+inline bool may_be_wide(const std::string& name) {
+  return name.ends_with(".gate.weight") || name.ends_with(".dt_bias") || name.ends_with(".sinks");
+}
+
 /// In names of a shared block's modules (Zamba 2).
 inline constexpr std::string_view kSharedBlock = ".shared_transformer.";
 

@@ -29,6 +29,7 @@ struct Routing {
   at::Tensor probabilities;  // [n, X], float32 or wider: the softmax, or the sigmoids
   at::Tensor choices;        // [n, k] int64
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
+  at::Tensor balanced;       // [n, X]: the softmax that a balance is of; undefined: there is none
   std::vector<Share> shares;
   std::vector<at::Tensor> untouched;  // in a dry run: as large as the shares that were not run
 };
@@ -86,13 +87,18 @@ std::vector<Share> shares_of(const at::Tensor& choices, const Mixture& settings)
   return shares;
 }
 
+/// Whether the router's weight is float32 where x is half as wide.
+bool is_wide(const Linear& router, const at::Tensor& x) {
+  return router.weight->value.scalar_type() != x.scalar_type();
+}
+
 /// The router's logits [n, X]. Those whose scores a correction next to them is to tell apart, and wide ones,
 /// are summed in float32 or wider, as in transformers.
 at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
   const Linear& router = *settings.router;
   const at::ScalarType wide = sum_dtype(x);
-  if ((settings.correction == nullptr && !settings.wide_logits) || x.scalar_type() == wide)
-    return linear_forward(router, x);
+  const bool is_narrow = settings.correction == nullptr && !settings.wide_logits && !is_wide(router, x);
+  if (is_narrow || x.scalar_type() == wide) return linear_forward(router, x);
   const at::Tensor rows = x.to(wide);
   const auto transposed = [&](const Parameter& matrix) { return matrix.value.to(wide).t(); };
   at::Tensor logits = at::mm(rows, transposed(*router.weight));
@@ -103,14 +109,18 @@ at::Tensor logits_of(const at::Tensor& x, const Mixture& settings) {
   return router.output_scale == 1.0 ? logits : logits.mul_(router.output_scale);
 }
 
-/// [n, X], float32 or wider.
-at::Tensor scores_of(const at::Tensor& x, const Mixture& settings, const MixtureRun& run) {
+/// Sets the probabilities of `routing`, and those that a balance is of.
+void score(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
   const at::Tensor logits = logits_of(x, settings);
   if (run.router != nullptr && run.router->logits.defined())
     run.router->logits.narrow(0, run.begin, x.size(0)).copy_(logits);
   const at::Tensor wide = logits.to(sum_dtype(x));
-  if (settings.sqrt_softplus) return at::softplus(wide).sqrt_();
-  return settings.sigmoid ? at::sigmoid(wide) : at::softmax(wide, -1);
+  const bool is_softmax = !settings.sqrt_softplus && !settings.sigmoid;
+  routing.probabilities = is_softmax               ? at::softmax(wide, -1)
+                          : settings.sqrt_softplus ? at::softplus(wide).sqrt_()
+                                                   : at::sigmoid(wide);
+  if (run.balance == nullptr || settings.experts_of_token != nullptr) return;
+  routing.balanced = is_softmax ? routing.probabilities : at::softmax(wide, -1);
 }
 
 /// The experts [n, k] int64 that a table has for tokens.
@@ -147,7 +157,7 @@ at::Tensor choose(const at::Tensor& scores, const Mixture& settings) {
 
 /// Sets the probabilities and choices of `routing`, and the chosen experts' probabilities.
 void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, Routing& routing) {
-  routing.probabilities = scores_of(x, settings, run);
+  score(x, settings, run, routing);
   if (run.choices != nullptr) routing.choices = run.choices->find(run.layer, run.begin, x.size(0));
   if (!routing.choices.defined()) {
     routing.choices = settings.experts_of_token != nullptr ? experts_of(run.tokens, settings)
@@ -158,14 +168,13 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
     }
   }
   routing.top = routing.probabilities.gather(1, routing.choices);
-  if (run.balance == nullptr) return;
+  if (!routing.balanced.defined()) return;
   // The loss is of the most probable experts, which a correction's choice, or given ones, need not be.
   const bool given = run.choices != nullptr && run.choices->are_given(run.layer);
-  const at::Tensor most_probable =
-      settings.correction == nullptr && !given
-          ? routing.choices
-          : std::get<1>(routing.probabilities.topk(settings.experts_per_token, -1));
-  run.balance->count(routing.probabilities, most_probable, run.begin);
+  const at::Tensor most_probable = settings.correction == nullptr && !given
+                                       ? routing.choices
+                                       : std::get<1>(routing.balanced.topk(settings.experts_per_token, -1));
+  run.balance->count(routing.balanced, most_probable, run.begin);
 }
 
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& of_router,
@@ -207,6 +216,11 @@ at::Tensor slope_of_sqrt_softplus(const at::Tensor& p) {
   return (-square).expm1_().neg_().masked_fill_(square > 20.0, 1.0).div_(p * 2.0);
 }
 
+/// The gradient of logits for that of their softmax p.
+at::Tensor of_softmax(const at::Tensor& dp, const at::Tensor& p) {
+  return (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+}
+
 /// The gradient of the router's logits for that of the chosen experts' weights, [n, k].
 at::Tensor backward_router(const Routing& routing, const Mixture& settings, const at::Tensor& d_weights,
                            const MixtureRun& run) {
@@ -232,15 +246,44 @@ at::Tensor backward_router(const Routing& routing, const Mixture& settings, cons
   }
   at::Tensor dp = at::zeros_like(p);
   dp.scatter_(1, routing.choices, d_top);
-  if (run.balance != nullptr) dp.add_(run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type()));
+  at::Tensor d_balanced;
+  if (routing.balanced.defined())
+    d_balanced = run.balance->gradient(run.begin, p.size(0)).to(p.scalar_type());
   if (settings.sqrt_softplus) {
     dp.mul_(slope_of_sqrt_softplus(p));
+  } else if (settings.sigmoid) {
+    dp.mul_(at::mul(p, 1.0 - p));
   } else {
-    dp = settings.sigmoid ? dp.mul_(at::mul(p, 1.0 - p)) : (dp - (dp * p).sum(1, /*keepdim=*/true)).mul_(p);
+    if (d_balanced.defined()) dp.add_(std::exchange(d_balanced, {}));
+    dp = of_softmax(dp, p);
   }
+  if (d_balanced.defined()) dp.add_(of_softmax(d_balanced.expand_as(p), routing.balanced));
   if (run.router != nullptr && run.router->gradient.defined())
     dp.add_(run.router->gradient.narrow(0, run.begin, p.size(0)));
   return dp;
+}
+
+/// Adds the gradients of the router's parameters for that of its logits, and to dx [n, D], which may be
+/// undefined, that of the rows it has read.
+void backward_logits(const Linear& router, const at::Tensor& x, const at::Tensor& d_logits, at::Tensor& dx) {
+  if (!is_wide(router, x)) {
+    const at::Tensor own = d_logits.to(x.scalar_type());
+    linear_accumulate(router, x, own);
+    linear_backward_input(router, own, dx);
+    return;
+  }
+  if (router.adapter && router.adapter->enabled)
+    throw InputError("{}: its weight is float32 in a model of 16 bits, where no adapter is supported",
+                     router.name);
+  const Linear weight{.name = router.name, .weight = router.weight, .output_scale = router.output_scale};
+  linear_accumulate(weight, x.to(d_logits.scalar_type()), d_logits);
+  at::Tensor wide;
+  linear_backward_input(weight, d_logits, wide);
+  if (dx.defined()) {
+    dx.add_(wide);
+  } else {
+    dx = wide.to(x.scalar_type());
+  }
 }
 
 /// The gradient of the rows of an expert whose output is normed before it is weighted; `d_weights` [r, 1]
@@ -271,14 +314,10 @@ std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_route
     d_weights.index_copy_(0, share.indices, d_share);
   }
   const at::Tensor d_logits =
-      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), run).to(x.scalar_type());
-  linear_accumulate(*settings.router, of_router.defined() ? of_router : x, d_logits);
-  if (!of_router.defined()) {
-    linear_backward_input(*settings.router, d_logits, dx);
-    return {dx};
-  }
-  at::Tensor d_router;
-  linear_backward_input(*settings.router, d_logits, d_router);
+      backward_router(routing, settings, d_weights.view(routing.choices.sizes()), run);
+  at::Tensor d_router = of_router.defined() ? at::Tensor() : dx;
+  backward_logits(*settings.router, of_router.defined() ? of_router : x, d_logits, d_router);
+  if (!of_router.defined()) return {dx};
   return {dx, d_router};
 }
 
@@ -319,52 +358,6 @@ at::Tensor add_shared_expert(const at::Tensor& residual, const at::Tensor& x, co
 }
 
 }  // namespace
-
-RouterBalance::RouterBalance(double coefficient, int64_t experts, c10::Device device,
-                             const at::Tensor& counted, SumOverRanks sum_over_ranks)
-    : coefficient_(coefficient),
-      sum_over_ranks_(std::move(sum_over_ranks)),
-      counted_(counted),
-      choices_(at::zeros({experts}, at::TensorOptions().dtype(at::kDouble).device(device))),
-      probabilities_(at::zeros_like(choices_)) {
-  if (counted.defined()) weights_ = counted.to(choices_.options());
-}
-
-void RouterBalance::count(const at::Tensor& probabilities, const at::Tensor& choices, int64_t begin) {
-  if (!open_) return;
-  const int64_t n = choices.size(0);
-  rows_ += counted_.defined() ? counted_.narrow(0, begin, n).sum().item<double>() : static_cast<double>(n);
-  if (!has_values(choices)) return;
-  const at::Tensor weights =
-      weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) : at::ones({1, 1}, choices_.options());
-  // Whole numbers: the sum is exact in any order, and the host does not wait as it would for bincount.
-  choices_.scatter_add_(0, choices.flatten(), weights.expand(choices.sizes()).flatten());
-  probabilities_.add_(weights_.defined() ? (probabilities * weights).sum(0)
-                                         : probabilities.sum(0, /*keepdim=*/false, at::kDouble));
-}
-
-void RouterBalance::close() {
-  if (!std::exchange(open_, false) || !sum_over_ranks_) return;
-  at::Tensor numbers = at::cat({choices_, probabilities_, at::full({1}, rows_, choices_.options())});
-  sum_over_ranks_(numbers);
-  const int64_t experts = choices_.size(0);
-  choices_ = numbers.narrow(0, 0, experts);
-  probabilities_ = numbers.narrow(0, experts, experts);
-  if (has_values(numbers)) rows_ = numbers[2 * experts].item<double>();
-}
-
-double RouterBalance::loss() const {
-  if (rows_ == 0.0) return 0.0;
-  const auto experts = static_cast<double>(choices_.size(0));
-  return coefficient_ * experts * item_or_zero((choices_ * probabilities_).sum()) / (rows_ * rows_);
-}
-
-at::Tensor RouterBalance::gradient(int64_t begin, int64_t n) const {
-  if (rows_ == 0.0) return at::zeros_like(choices_);  // nothing counts
-  const at::Tensor of_token =
-      choices_ * (coefficient_ * static_cast<double>(choices_.size(0)) / (rows_ * rows_));
-  return weights_.defined() ? weights_.narrow(0, begin, n).unsqueeze(1) * of_token : of_token;
-}
 
 at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture& settings,
                    const MixtureRun& run, const at::Tensor& of_router) {

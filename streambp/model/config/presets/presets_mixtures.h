@@ -24,7 +24,7 @@ inline constexpr const char* kMiniMaxM3 = R"({"dense_intermediate_size": 12288, 
   "sparse_attention_freq": [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]}})";
 inline constexpr const char* kMiniMaxM3Tiny = R"({"dense_intermediate_size": 28, "shared_intermediate_size": 20,
   "num_local_experts": 6, "num_experts_per_tok": 2, "routed_scaling_factor": 1.7, "partial_rotary_factor": 0.5,
-  "swiglu_alpha": 1.3, "swiglu_limit": 0.9, "router_aux_loss_coef": 0.0,
+  "swiglu_alpha": 1.3, "swiglu_limit": 0.9, "output_router_logits": true, "router_aux_loss_coef": 0.3,
   "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"],
   "mlp_layer_types": ["dense", "sparse", "dense", "sparse"], "index_n_heads": 2, "index_head_dim": 6,
   "index_block_size": 3, "index_topk_blocks": 2, "index_local_blocks": 1})";
@@ -101,7 +101,7 @@ inline constexpr const char* kDeepseekV4Tiny = R"({"moe_intermediate_size": 12, 
   "compressed_sparse_attention"], "compress_rates": {"compressed_sparse_attention": 3,
   "heavily_compressed_attention": 5}, "q_lora_rank": 9, "o_groups": 2, "o_lora_rank": 7, "sliding_window": 6,
   "compress_rope_theta": 900.0, "partial_rotary_factor": 0.4, "index_n_heads": 8, "index_head_dim": 6,
-  "index_topk": 3, "hc_mult": 3, "hc_sinkhorn_iters": 4, "hc_eps": 1e-3, "router_aux_loss_coef": 0.0})";
+  "index_topk": 3, "hc_mult": 3, "hc_sinkhorn_iters": 4, "hc_eps": 1e-3, "output_router_logits": true, "router_aux_loss_coef": 0.3})";
 // The class's own sizes (transformers 5.24), which it documents as Mistral Large 4's.
 inline constexpr const char* kMistralLarge4 = R"({"n_routed_experts": 128, "num_experts_per_tok": 4, "moe_intermediate_size": 6144,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "first_k_dense_replace": 1,
@@ -127,7 +127,7 @@ inline constexpr const char* kGlm5NextTiny = R"({"layer_types": ["indexed_attent
   "swiglu_limit": 0.02, "q_lora_rank": 9, "kv_lora_rank": 11, "qk_nope_head_dim": 6, "qk_rope_head_dim": 0, "v_head_dim": 7,
   "attention_bias": true, "index_topk": 6, "index_n_heads": 8, "index_head_dim": 6, "index_kpool": 3, "linear_head_dim": 5,
   "linear_num_heads": 3, "linear_conv_kernel_dim": 3, "linear_lower_bound": -0.8, "hc_mult": 3, "hc_eps": 1e-3, "hc_sinkhorn_iters": 4,
-  "router_aux_loss_coef": 0.0})";
+  "output_router_logits": true, "router_aux_loss_coef": 0.3})";
 inline constexpr const char* kKimiK2 = R"({"n_routed_experts": 384, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
   "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": true,
   "first_k_dense_replace": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,

@@ -4,7 +4,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from .._library import InputError, checked
-from .._live_model.model import WIDE
+from .._live_model.model import MAY_BE_WIDE, WIDE
 
 
 def outside_autocast(tensor):
@@ -60,7 +60,8 @@ class StreamedLayer(torch.autograd.Function):
 def check_dtypes(slots, hidden, parameters):
     """Raises InputError unless the hidden states and all parameters, but for lm_head's and those that are wide or integers anyway, are of one dtype and on one device."""
     for name, tensor in zip(slots.names, parameters, strict=True):
-        is_other = tensor.dtype != slots.weights.dtype_of(name, hidden.dtype) and not name.endswith(WIDE)
+        may_be = tensor.dtype == torch.float32 and name.endswith(MAY_BE_WIDE)
+        is_other = tensor.dtype != slots.weights.dtype_of(name, hidden.dtype) and not may_be and not name.endswith(WIDE)
         if is_other or tensor.device != hidden.device:
             raise InputError(f"{name} is {tensor.dtype} on {tensor.device}, hidden states are {hidden.dtype} on {hidden.device}: expected "
                              "one dtype and device; convert the model with model.to(...)")

@@ -82,16 +82,24 @@ class Adapter:
         settings |= {"init_lora_weights": True, "lora_dropout": 0.0}
         if is_whole(self._base):
             settings |= self._by_module()
+        elif isinstance(settings["target_modules"], (list, set, tuple)):
+            # A name that no module here has may be the engine's of an expert's map.
+            names = ["." + name for name in self._adapted_modules()]
+            settings["target_modules"] = [target for target in settings["target_modules"] if any(name.endswith("." + target) for name in names)] or None
         return json.dumps({key: _plain(value) for key, value in settings.items()})
 
     def _by_module(self):
         """What the configuration says of the decoder's modules, by their names there: its patterns are of the whole model's names."""
-        layers = {text_name(self._base, name): layer for name, layer in lora_layers(self._base)
-                  if self.name in layer.scaling and not hasattr(layer, "parameter_name")}
+        layers = self._adapted_modules()
         return {"target_modules": sorted(layers) or None, "exclude_modules": None, "layers_to_transform": None, "layers_pattern": None,
                 "rank_pattern": {name: layer.r[self.name] for name, layer in layers.items() if layer.r[self.name] != self.config.r},
                 "alpha_pattern": {name: layer.lora_alpha[self.name] for name, layer in layers.items()
                                   if layer.lora_alpha[self.name] != self.config.lora_alpha}}
+
+    def _adapted_modules(self):
+        """{name: module} of those with the adapter, but for what holds an adapted parameter."""
+        return {text_name(self._base, name): layer for name, layer in lora_layers(self._base)
+                if self.name in layer.scaling and not hasattr(layer, "parameter_name")}
 
     def engine_name(self, name):
         """The engine's name of parameter `name` of the base with its adapters; None for another adapter's, which has no part in the step."""

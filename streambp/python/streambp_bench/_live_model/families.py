@@ -19,6 +19,8 @@ WHOLE = {
     "MuseGlimmerForConditionalGeneration": {"MuseGlimmerTextModel": "MuseGlimmerForCausalLM"},
     "MuseSparkForConditionalGeneration": {"MuseSparkTextModel": "MuseSparkForCausalLM"},
     "Mistral3ForConditionalGeneration": {"MistralModel": "MistralForCausalLM", "Ministral3Model": "Ministral3ForCausalLM", "Mistral4Model": "Mistral4ForCausalLM"},
+    "Lfm2VlForConditionalGeneration": {"Lfm2Model": "Lfm2ForCausalLM", "Lfm2MoeModel": "Lfm2MoeForCausalLM"},
+    "Lfm3VlForConditionalGeneration": {"Lfm3Model": "Lfm3ForCausalLM"},
     "Kimi_K25ForConditionalGeneration": {"DeepseekV3Model": "DeepseekV3ForCausalLM"},
     # Of which transformers has not the class of text alone.
     "Step3p7ForConditionalGeneration": {"Step3p7TextModel": "Step3p7ForCausalLM"},

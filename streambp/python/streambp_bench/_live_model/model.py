@@ -28,7 +28,10 @@ HYPER = tuple(f".{module}.{name}" for module in ("attn_hc", "ffn_hc") for name i
     ".hc_head.hc_fn", ".hc_head.hc_base", ".hc_head.hc_scale")  # trained, unlike the others
 TABLES = (".gate.tid2eid",)  # the experts of each token (DeepSeek V4)
 FREQUENCIES = (".rotary_emb.alpha",)  # logarithms of their factors (Mistral Large 4), trained too
-WIDE = (*CORRECTIONS, *TABLES, *HYPER, *FREQUENCIES, *(f".indexer.{name}{base}.weight" for name in ("weights_proj", "scorer.weights_proj") for base in ("", ".base_layer")))
+GATES = ("_residual_gate.gate",)  # of residual streams (Muse Spark), trained too
+WIDE = (*CORRECTIONS, *TABLES, *HYPER, *GATES, *FREQUENCIES, *(f".indexer.{name}{base}.weight" for name in ("weights_proj", "scorer.weights_proj") for base in ("", ".base_layer")))
+# Routers, biases of decays and sinks, which transformers loads in float32 in many classes; the engine takes an indexer's norm, which is never trained, as the others are.
+MAY_BE_WIDE = (".gate.weight", ".dt_bias", ".sinks", *(NORMS_OF_INDEXERS := (".indexer.k_norm.weight", ".indexer.k_norm.bias")))
 BUFFERS = (*CORRECTIONS, *TABLES, ".layer_scalar")  # that are parameters to the engine, and never trained
 DROPOUTS = ("attention_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop")
 
@@ -83,6 +86,8 @@ class Weights:
         self.dtype, self.head_dtype, self.device = self._dtypes_and_device()
         # transformers keeps these in float32 where a model is loaded, and model.to(dtype) does not.
         self._engine_names |= {name: ((self._engine_name(name), self._wide),) for name in self.names if name.endswith(WIDE)}
+        self._engine_names |= {name: ((self._engine_name(name), lambda tensor: tensor.to(getattr(torch, self.dtype))),) for name in self.names
+                               if name.endswith(NORMS_OF_INDEXERS)}
 
     def _tensors(self):
         """(name, tensor) of the base's parameters, then of the buffers that are parameters to the engine, which never have a gradient."""
@@ -114,13 +119,19 @@ class Weights:
         head = [(name, parameter) for name, parameter in taking_part if name.startswith(self._of_head)]
         first_name, first = next(pair for pair in taking_part if not pair[0].startswith(self._of_head))
         half = first.dtype in (torch.bfloat16, torch.float16)
-        if half and any(name.endswith(HYPER) for name, _ in taking_part):
-            raise InputError(f"{self.class_name} in {_short(first.dtype)}: transformers keeps its routers, sinks and hyper-connections in float32, and the engine takes "
-                             "one dtype here; patch(model, lane=\"module\") streams it by its own code, or convert the model with model.float()")
+        kept = [(name, parameter) for name, parameter in taking_part if name.endswith((*HYPER, *GATES, *FREQUENCIES))]
+        others = [(name, parameter) for name, parameter in taking_part if half and kept and parameter.dtype == torch.float32
+                  and not name.startswith(self._of_head) and not name.endswith((*WIDE, *MAY_BE_WIDE))]
+        narrow = next((name for name, parameter in kept if half and parameter.dtype != torch.float32), None) or next((name for name, _ in others), None)
+        if narrow is not None:
+            raise InputError(f"{self.class_name} in {_short(first.dtype)}: {narrow} is {_short(dict(taking_part)[narrow].dtype)}; of what transformers keeps in float32 the engine "
+                             "takes routers, gates, frequencies and hyper-connections so, and no others; "
+                             "patch(model, lane=\"module\") streams it by its own code, or convert the model with model.float()")
         head_dtype = torch.float32 if half and head and all(parameter.dtype == torch.float32 for _, parameter in head) else first.dtype
         for name, parameter in taking_part:
             expected = head_dtype if name.startswith(self._of_head) else first.dtype
-            if parameter.dtype != expected and not name.endswith(WIDE):
+            may_be = half and parameter.dtype == torch.float32 and name.endswith(MAY_BE_WIDE)
+            if parameter.dtype != expected and not may_be and not name.endswith(WIDE):
                 cure = ("load the adapter with autocast_adapter_dtype=False" if is_adapter_name(name) and self.adapter
                         else "convert the model with model.to(dtype)")
                 raise InputError(f"{name} is {_short(parameter.dtype)}, {first_name} {_short(first.dtype)}: expected one dtype; {cure}")

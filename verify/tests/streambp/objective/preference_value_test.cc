@@ -346,6 +346,8 @@ TEST(RouterLoss, IsTheTrainersOrTheModels) {
     EXPECT_THROW(of("dpo", {}), InputError);
     EXPECT_EQ(of("dpo", {{"router_aux_loss_coef", "0"}}), 0.0);
     EXPECT_EQ(of("sft", {}), 0.0);
+    corrected.balanced_by_softmax = true;
+    EXPECT_EQ(of("dpo", {}), 0.02);
   }
   mixture.num_experts = 0;
   EXPECT_EQ(coefficient("dpo", {}), 0.0);

@@ -62,7 +62,7 @@ class Blocks(Case):
     def test_half_precision_is_refused_by_name(self):
         with torch.no_grad():
             model = load("deepseek-v4").to(torch.bfloat16)
-        self.assert_refused(lambda: sb.backward(model, inputs_of(model, "b3_right")), "bfloat16", "hyper-connections in float32", "module")
+        self.assert_refused(lambda: sb.backward(model, inputs_of(model, "b3_right")), "bfloat16: model.layers.0.attn_hc.fn is bfloat16", "model.float()", "module")
 
 
 if __name__ == "__main__":

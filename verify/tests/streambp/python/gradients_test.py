@@ -1,5 +1,6 @@
 """sb.backward on Hugging Face's model objects: the gradients of their own autograd, in their own .grad."""
 
+import copy
 import unittest
 from unittest import mock
 
@@ -7,7 +8,7 @@ import torch
 from python_case import LIMIT, Case, autograd, in_float64, inputs_of, model_in_float64, packed_inputs, relative_difference, take_gradients
 
 import streambp_bench as sb
-from streambp_bench._live_model.model import Weights
+from streambp_bench._live_model.model import MAY_BE_WIDE, Weights
 
 MODELS = ("gemma2", "gemma3", "gpt-oss", "llama", "llama-dynamic", "llama-linear", "llama-tied", "llama-yarn", "llama-yarn-mscale", "mistral",
           "phi3", "qwen2", "qwen2-window", "qwen3", "qwen3-moe", "qwen3-moe-aux", "qwen3-moe-step", "qwen3-yarn-factor", "llama-pad")
@@ -203,6 +204,29 @@ class OtherDtypes(Case):
             worst = max(worst, (error / noise).item())
             self.assertTrue(error <= 1.25 * noise, f"{name}: {error:.2e}, Hugging Face's own {noise:.2e}")
         print(f"float32: at most {worst:.2f} times Hugging Face's own error")
+
+    def test_bfloat16_with_what_transformers_keeps_in_float32(self):
+        """Routers, and biases of decays, as from_pretrained leaves them; all experts are chosen, so that rounding changes no choice."""
+        for name in ("deepseek-v3-plain", "kimi-linear-listed"):
+            model = model_in_float64(name)
+            kept = [parameter for key, parameter in model.named_parameters() if key.endswith(MAY_BE_WIDE)]
+            model.config.num_experts_per_tok = next(parameter.shape[0] for key, parameter in model.named_parameters() if key.endswith(".gate.weight"))
+            for module in model.modules():
+                if hasattr(module, "top_k"):
+                    module.top_k = model.config.num_experts_per_tok
+            model.to(torch.bfloat16)
+            for parameter in kept:
+                parameter.data = parameter.data.float()
+            truth_model = copy.deepcopy(model).double()
+            inputs = inputs_of(model)
+            _, truth = autograd(truth_model, inputs)
+            _, theirs = autograd(model, inputs, wide=False)
+            sb.backward(model, inputs, chunk=9)
+            ours = take_gradients(model)
+            self.assertTrue(all(ours[key].dtype == parameter.dtype for key, parameter in model.named_parameters()))
+            error, noise = (sum((each[key].double() - truth[key]).norm() / truth[key].norm() for key in truth) / len(truth) for each in (ours, theirs))
+            print(f"bfloat16, {name}: {error / noise:.2f} times Hugging Face's own error, which is {noise:.3f}")
+            self.assertTrue(kept and error <= 1.5 * noise, name)
 
     def test_bfloat16_and_float16_run(self):
         truth_model = model_in_float64("qwen3")

@@ -60,6 +60,13 @@ if hasattr(transformers, "MiniMaxM3VLConfig"):  # since 5.24
         "layer_types": ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "full_attention"], "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
     }, {"image_token_index": 60, "video_token_index": 59, "projector_hidden_size": 16})
+SIGLIP = {"model_type": "siglip2_vision_model", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4, "num_patches": 16}
+if not hasattr(transformers, "Lfm3VlConfig"):
+    MODELS["lfm2_vl"] = ("Lfm2Vl", SIGLIP, {**{key: value for key, value in TEXT.items() if key != "head_dim"}, "model_type": "lfm2",
+                                            "layer_types": ["conv", "full_attention", "conv", "full_attention"], "block_multiple_of": 7}, {"image_token_id": 60, "projector_hidden_size": 16})
+else:
+    MODELS["lfm3_vl"] = ("Lfm3Vl", SIGLIP, {**TEXT, "model_type": "lfm3", "layer_types": ["conv", "sliding_attention", "conv", "full_attention"], "sliding_window": 7},
+                         {"image_token_id": 60, "projector_hidden_size": 16})
 LATENT = {**{key: value for key, value in TEXT.items() if key != "head_dim"}, "num_key_value_heads": 2, "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
           "moe_intermediate_size": 12, "q_lora_rank": 9, "kv_lora_rank": 7, "qk_nope_head_dim": 6, "qk_rope_head_dim": 6, "v_head_dim": 4}
 if hasattr(transformers, "Mistral4Config"):
@@ -143,7 +150,7 @@ class WholeModels(Case):
                     self.compare(model, batch_of(58, (29, 11, 18), padding), f"{name}, {padding}")
             if name in RIGHT_ALONE:
                 self.assert_refused(lambda model=model: sb.backward(model, batch_of(58, (29, 11), "left")), "padded on the left", "counts padding into the blocks")
-            if name in ("qwen3_5", "glm5_next", "qwen4_exp", *RIGHT_ALONE):
+            if name in ("qwen3_5", "glm5_next", "qwen4_exp", "lfm2_vl", "lfm3_vl", *RIGHT_ALONE):
                 continue  # transformers' recurrent layers hand their state from one document of a row to the next
             with self.subTest(model=name, what="packed"):
                 model.config.vocab_size = 58

@@ -39,6 +39,8 @@ TEST(DeepseekV4, HasItsClassesDefaults) {
   EXPECT_EQ(config.carry_width(0), 3 * 16);
   EXPECT_EQ(config.carry_width(3), 5 * 16);
   EXPECT_EQ(config.mixture.router_aux_loss_coef, 0.001);
+  EXPECT_TRUE(config.mixture.has_router_loss() && !config.mixture.output_router_logits);
+  EXPECT_TRUE(parse(with(deepseek_v4(), {{"output_router_logits", true}})).mixture.output_router_logits);
 }
 
 TEST(DeepseekV4, ReadsTheWordsOfItsOwnReader) {
@@ -122,7 +124,6 @@ TEST(DeepseekV4, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses(with(good, {{"scoring_func", "sigmoid"}}), "scoring_func"));
   EXPECT_TRUE(refuses(with(good, {{"norm_topk_prob", false}}), "norm_topk_prob"));
   EXPECT_TRUE(refuses(with(good, {{"n_shared_experts", 2}}), "n_shared_experts"));
-  EXPECT_TRUE(refuses(with(good, {{"output_router_logits", true}}), "output_router_logits"));
   EXPECT_TRUE(refuses(with(good, {{"o_groups", 3}}), "o_groups"));
   EXPECT_TRUE(refuses(with(good, {{"num_key_value_heads", 2}}), "num_key_value_heads"));
   EXPECT_TRUE(refuses(with(good, {{"attention_bias", true}}), "attention_bias"));

@@ -212,6 +212,7 @@ TEST(Qwen, HasWindowsFromALayerOn) {
     EXPECT_TRUE(refuses(without(windowed, "max_window_layers"), "max_window_layers is missing"));
     EXPECT_TRUE(refuses(with(windowed, {{"max_window_layers", -1}}), "max_window_layers is -1"));
     EXPECT_TRUE(refuses(without(windowed, "sliding_window"), "sliding_window is missing"));
+    EXPECT_EQ(parse(with(windowed, {{"sliding_window", nullptr}})).windows, (Windows{0, 0, 0})) << family;
     EXPECT_TRUE(refuses(with(windowed, {{"use_sliding_window", 1}}), "use_sliding_window is 1"));
     EXPECT_TRUE(
         refuses(with(windowed, {{"use_sliding_window", false}, {"layer_types", types}}), "layer_types"));

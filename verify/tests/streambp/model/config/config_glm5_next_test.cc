@@ -76,6 +76,7 @@ TEST(Glm5Next, HasItsClassesDefaults) {
   EXPECT_EQ(parsed.mixture.num_experts_per_tok, 8);
   EXPECT_EQ(parsed.mixture.routed_scaling_factor, 2.5);
   EXPECT_EQ(parsed.mixture.router_aux_loss_coef, 0.001);
+  EXPECT_TRUE(parsed.mixture.has_router_loss());
   EXPECT_EQ(parsed.mixture.sparse, (std::vector<bool>{false, false, false, true, true}));
   // The text part of a whole model, and a file that has its text's settings outside.
   EXPECT_EQ(parse({{"model_type", "glm5_next"}, {"tie_word_embeddings", true}, {"text_config", config}}),
@@ -156,7 +157,7 @@ TEST(Glm5Next, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses(with(good, {{"q_lora_rank", nullptr}}), "q_lora_rank"));
   EXPECT_TRUE(refuses(with(good, {{"qk_rope_head_dim", 4}}), "qk_rope_head_dim"));
   EXPECT_TRUE(refuses(with(good, {{"num_key_value_heads", 2}}), "num_key_value_heads"));
-  EXPECT_TRUE(refuses(with(good, {{"output_router_logits", true}}), "output_router_logits"));
+  EXPECT_TRUE(parse(with(good, {{"output_router_logits", true}})).mixture.output_router_logits);
   EXPECT_TRUE(
       refuses(with(good, {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}}}), "rope_scaling"));
   EXPECT_TRUE(refuses(with(good, {{"hc_magnitude", 1.5}}), "hc_magnitude"));

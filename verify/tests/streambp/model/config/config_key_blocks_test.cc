@@ -80,6 +80,10 @@ TEST(MiniMaxM3, HasItsClassesDefaults) {
   EXPECT_EQ(kind.seen(129), 2);
   EXPECT_EQ(config.intermediate_size, 36);
   EXPECT_EQ(config.rotary_dim, 4);
+  // The class's own number of entries, which it writes of any head and does not read.
+  EXPECT_EQ(parse(with(with_indexers(), {{"rotary_dim", 64}})).rotary_dim, 4);
+  EXPECT_EQ(parse(with(without(with_indexers(), "partial_rotary_factor"), {{"rotary_dim", 64}})).rotary_dim,
+            8);
   EXPECT_TRUE(config.norm_adds_one && config.qk_norm && config.fused_gate_up && config.clamps_all_mlps);
   EXPECT_EQ(config.swiglu_alpha, 1.702);
   EXPECT_EQ(config.swiglu_limit, 7.0);
@@ -91,6 +95,7 @@ TEST(MiniMaxM3, HasItsClassesDefaults) {
   EXPECT_EQ(mixture.sparse, (std::vector<bool>{false, true, true, false}));
   EXPECT_TRUE(mixture.sigmoid_scores && mixture.corrected && mixture.norm_topk_prob && mixture.stacked);
   EXPECT_EQ(mixture.router_aux_loss_coef, 0.001);
+  EXPECT_TRUE(mixture.has_router_loss() && !mixture.output_router_logits);
   // Without types all layers see all rows, and have experts.
   const Config plain = parse(minimax_m3());
   EXPECT_FALSE(plain.has_indexers() || plain.picks_key_blocks());
@@ -229,9 +234,9 @@ TEST(MiniMaxM3, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses(changed(good, "use_gemma_norm", false), "use_gemma_norm"));
   EXPECT_TRUE(refuses(changed(good, "use_routing_bias", false), "use_routing_bias"));
   EXPECT_TRUE(refuses(changed(good, "hidden_act", "gelu"), "hidden_act"));
-  EXPECT_TRUE(refuses(changed(good, "output_router_logits", true), "output_router_logits"));
   EXPECT_TRUE(refuses(changed(good, "index_topk", 8), "index_topk is 8"));
   EXPECT_TRUE(refuses(changed(good, "partial_rotary_factor", nullptr), "rotary_dim is 64"));
+  EXPECT_TRUE(refuses(changed(good, "rotary_dim", 32), "rotary_dim is 32"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_init_block", 1), "sparse_init_block"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_block_size", int64_t{1} << 21), "from 1 to 1048576"));
   EXPECT_TRUE(refuses(changed_sparse(good, "sparse_score_type", "lse"), "sparse_score_type"));
