@@ -1,4 +1,6 @@
-"""A third round of mistakes that were written, with the words that name them, before the judge was asked about any of them or its search was read."""
+"""A third round of mistakes that were written, with the words that name them, before the judge was asked about any of them or its search was read.
+
+What it said then, in float64: 3 of 14 named, 3 vaguely (rows' or tokens' weights, without what gives them), 2 wrongly, 6 unknown."""
 
 import torch
 import torch.nn.functional as F
