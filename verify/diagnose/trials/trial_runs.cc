@@ -10,8 +10,9 @@
 namespace streambp::verify {
 
 bool is_of_backward_pass(const std::string& about) {
-  static const std::set<std::string> kAbout{"detached",        "tied embedding",  "padding row",     "sums",
-                                            "softcap's slope", "softmax's slope", "rotation's slope"};
+  static const std::set<std::string> kAbout{
+      "detached",        "tied embedding",   "padding row",      "sums",           "softcap's slope",
+      "softmax's slope", "rotation's slope", "residual's slope", "adapters' slope"};
   return kAbout.contains(about);
 }
 

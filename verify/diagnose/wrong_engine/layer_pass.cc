@@ -21,6 +21,7 @@
 #include "verify/diagnose/wrong_engine/plain_head.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/diagnose/wrong_engine/wrong_mixture.h"
+#include "verify/diagnose/wrong_engine/wrong_recurrence.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -95,7 +96,8 @@ class LayerPass {
     if (request.divergence != Divergence::kNone) head.teacher = {teacher_, teacher_hidden()};
     HeadOutcome outcome;
     const bool plain = settings_.target_slope_rounded || settings_.final_softcap_straight ||
-                       settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0;
+                       settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0 ||
+                       settings_.more_logits > 0.0;
     at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
                             : full_head(head, *objective_, hidden, ops_, outcome);
     if (settings_.z_loss != 0.0) loss = loss + z_loss(model_, settings_, hidden, scored) * settings_.z_loss;
@@ -190,6 +192,8 @@ class LayerPass {
     if (leaks(model, index)) rows.offsets = by_rows_;
     if (settings_.picks != nullptr && &model == &model_) order_picks(layer, index, x, rows, before);
     if (layer.is_recurrent() && layer.has_mixer()) {
+      if (settings_.recurrence != WrongRecurrence{} && &model == &model_)
+        return with_wrong_recurrence(layer, x, rows, run);
       if (settings_.leak == Leak::kState) return by_halves(layer, x, rows, run, by_rows_, rows.offsets);
       if (settings_.leak == Leak::kConvolution) return by_halves(layer, x, rows, run, rows.offsets, by_rows_);
       if (settings_.state_restart.size > 0 || settings_.convolution_restart.size > 0)
@@ -232,7 +236,8 @@ class LayerPass {
     LayerOutput output = half.forward(x, rows, before, run);
     own = output.own.attention;
     const at::Tensor normed = run.ops.rms_norm(output.hidden, right.weights().before_mlp);
-    return output.hidden + wrong_mixture(normed, right.weights().mixture, settings_.experts);
+    return output.hidden +
+           wrong_mixture(normed, right.weights().mixture, settings_.experts, settings_.expert_capacity);
   }
 
   /// Has the layer's indexer pick, says what it did, and puts other picks in their place: the layer's run
@@ -271,6 +276,17 @@ class LayerPass {
     const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
     const at::Tensor attended = delta_rule_forward(w.delta_rule, input, of_state, {}, of_convolution).hidden;
     return layer.feed_forward(linear_add(x, attended, *w.o_proj), x, rows, run);
+  }
+
+  at::Tensor with_wrong_recurrence(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
+                                   const LayerRun& run) {
+    const DecoderLayer::Weights& w = layer.weights();
+    if (w.block.is_there() || w.delta_rule.settings.beside_attention)
+      throw InputError("--diagnose: mistakes of a recurrence beside attention or a shared block");
+    const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
+    const at::Tensor given =
+        wrong_recurrence(w.delta_rule, input, rows.offsets, settings_.recurrence, sinks_);
+    return layer.feed_forward(linear_add(x, given, *w.o_proj), x, rows, run);
   }
 
   at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {

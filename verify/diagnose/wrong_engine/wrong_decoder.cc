@@ -91,8 +91,9 @@ WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, in
   if (config_.local_rope) local_frequencies_ = frequencies_of(*config_.local_rope, config_, length);
 }
 
-at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
+at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
   const bool is_head = model_.has_head() && &map == &model_.head();
+  const at::Tensor x = is_head ? given : narrow_input(given, map.weight->name, settings_.narrow_inputs);
   at::Tensor y = at::matmul(x, leaves_.matrix(*map.weight, map.first_row, is_head).t());
   if (map.bias != nullptr) y = y + leaves_.vector(*map.bias, y);
   if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed))
@@ -100,7 +101,8 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
   const LowRankAdapter& adapter = *map.adapter;
   double scale = settings_.adapter_scale_factor * (settings_.adapter_scale_one ? 1.0 : adapter.scale);
   scale *= std::pow(static_cast<double>(adapter.a->value.size(0)), settings_.adapter_rank_power);
-  const at::Tensor low = at::matmul(x, leaves_.matrix(*adapter.a).t());
+  const at::Tensor read = settings_.lost_path == LostPath::kAdapters ? x.detach() : x;
+  const at::Tensor low = at::matmul(read, leaves_.matrix(*adapter.a).t());
   at::Tensor delta = at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t());
   if (adapter.bias != nullptr) delta = delta + leaves_.vector(*adapter.bias, delta);
   return (y + delta * scale) * map.output_scale;
@@ -252,12 +254,15 @@ WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x
   const RmsNorm none;
   const bool bare_attention = settings_.missing_norm == MissingNorm::kAfterAttention,
              bare_mlp = settings_.missing_norm == MissingNorm::kAfterMlp;
-  const at::Tensor middle = x + norm(bare_attention ? none : w.after_attention,
-                                     attention(index, norm(w.before_attention, x), rows));
+  const LostPath lost = settings_.lost_path;
+  const at::Tensor middle =
+      (lost == LostPath::kResidualOfAttention ? x.detach() : x) +
+      norm(bare_attention ? none : w.after_attention, attention(index, norm(w.before_attention, x), rows));
   const at::Tensor normed = norm(w.before_mlp, config_.parallel ? x : middle);
   const at::Tensor fed =
       config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
-  output.hidden = middle + norm(bare_mlp ? none : w.after_mlp, fed);
+  output.hidden = (lost == LostPath::kResidualOfMlp ? middle.detach() : middle) +
+                  norm(bare_mlp ? none : w.after_mlp, fed);
   return output;
 }
 
