@@ -66,8 +66,10 @@ class Search {
     // Where routers' loads are balanced, tokens that no head sees have gradients too.
     const bool balanced = make_objective(subject.objective, subject.batch, subject.options)
                               ->router_loss.of(subject.model.config().mixture) != 0.0;
-    if (location_ && location_->right.starts_with("the head") && is_precise() && !balanced)
-      std::erase_if(hypotheses_, [](const Hypothesis& h) { return !is_of_backward_pass(h.about); });
+    if (head_is_right() && is_precise() && !balanced)
+      std::erase_if(hypotheses_, [this](const Hypothesis& h) {
+        return !is_of_backward_pass(h.about) || is_elsewhere(h.about, *location_);
+      });
     if (location_ && location_->kind == Location::Kind::kEverywhere && is_precise() && !head_is_right())
       trials_.by_head(gradients, std::max(kRounding, kNoiseAllowance * noise_));
     drop_contradicted(hypotheses_, gradients, truth, noise_);
@@ -134,7 +136,12 @@ class Search {
         "right means within {:.0e}, as where a part of the pass is in float32", kSinglePrecision));
   }
 
-  bool head_is_right() const { return location_ && location_->right.starts_with("the head"); }
+  /// Whether loss and forward pass are: the head, or where it is not trained something else that could not
+  /// be.
+  bool head_is_right() const {
+    return location_ && (location_->right.starts_with("the head") ||
+                         (subject_.model.has_adapters() && location_->forward_is_right));
+  }
 
   /// One at a time, the likely first; those alone that are about the same thing, once one gives the
   /// gradients. How many can't be made.

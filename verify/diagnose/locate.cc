@@ -36,6 +36,7 @@ struct ParameterState {
   double factor = 0.0;
   bool wrong = false;
   bool none = false;      // zero where the truth is not
+  bool is_zero = false;   // the truth
   bool multiple = false;  // of the truth
   double norm = 0.0;      // of the given gradient
   std::string
@@ -85,6 +86,14 @@ class Locating {
     for (const ParameterState& state : states_) {
       if (state.wrong) top_ = std::max(top_, state.layer);
     }
+    // An expert may have seen rows that are right alone.
+    const auto is_right = [](const ParameterState& state) {
+      return !state.wrong && !state.is_zero && state.role != Role::kExperts && state.role != Role::kRouter;
+    };
+    location.forward_is_right = std::any_of(states_.begin(), states_.end(), is_right);
+    location.flow_is_right = std::any_of(states_.begin(), states_.end(), [&](const ParameterState& state) {
+      return below(state) && state.layer >= 0 && is_right(state);
+    });
     const bool multiples = std::all_of(states_.begin(), states_.end(), [](const ParameterState& state) {
       return !state.wrong || state.multiple;
     });
@@ -155,7 +164,8 @@ class Locating {
     const at::Tensor g = of(gradients, state.name, t);
     const double limit = limit_of(limits, state.name), norm = norm_of(t);
     state.wrong = !(relative_error(g / common, t) <= limit);
-    if (!state.wrong || !(norm > 0.0)) return;
+    state.is_zero = !(norm > 0.0);
+    if (!state.wrong || state.is_zero) return;
     state.none = norm_of(g) <= kNoGradient * norm;
     state.factor = state.none ? 0.0 : factor_of(g, t);
     state.multiple = state.none || (std::isfinite(state.factor) && state.factor != 0.0 &&
@@ -340,7 +350,7 @@ class Locating {
       if (state.layer != top_) continue;
       roles[state.role].first += state.wrong ? 1 : 0;
       roles[state.role].second += 1;
-      if (state.wrong) wrong.push_back(&state);
+      if (state.wrong) wrong.push_back(&state), location.roles.insert(state.role);
     }
     const auto [name, words] = words_for_roles(config_, top_, roles);
     location.name = fmt::format("{}-of-layer-{}", name, top_);

@@ -40,12 +40,6 @@ struct Number {
 /// A step as long as this share of the weights is one of the search's.
 constexpr double kStepShare = 0.3;
 
-double norm_of_all(const Tensors& tensors) {
-  double squares = 0.0;
-  for (const auto& [name, tensor] : tensors) squares += std::pow(tensor.norm().item<double>(), 2);
-  return std::sqrt(squares);
-}
-
 void add_steps(const WrongSubject& subject, const WeightDirections& directions, std::vector<Number>& all) {
   if (subject.model.has_adapters() || subject.model.has_value_head()) return;
   double squares = 0.0;

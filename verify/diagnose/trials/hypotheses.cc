@@ -130,7 +130,8 @@ void HypothesisTable::labels() {
       "labels are shifted twice: logits are scored on the token after the next",
       [](WrongSettings& s) { s.target_shift = -1; });
   if (knows_padding() && has_left_padding()) {
-    for (const BlindQueries blind : {BlindQueries::kThemselves, BlindQueries::kRow, BlindQueries::kNothing})
+    for (const BlindQueries blind :
+         {BlindQueries::kRowWithSlope, BlindQueries::kRow, BlindQueries::kThemselves, BlindQueries::kNothing})
       add("labels-shifted-twice", "targets",
           "labels are shifted twice: logits are scored on the token after the next, those of padding too",
           [blind](WrongSettings& s) {

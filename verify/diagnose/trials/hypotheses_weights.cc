@@ -101,6 +101,11 @@ void HypothesisTable::recurrences() {
       "there is no activation (SiLU) behind the recurrent layers' convolution",
       [](WrongSettings& s) { s.recurrence.no_activation = true; });
   if (!rule.state_space)
+    add("delta-beta-doubled", "recurrence",
+        "beta of the delta rule is twice as large, up to 2, so that its eigenvalues are negative too "
+        "(allow_neg_eigval)",
+        [](WrongSettings& s) { s.recurrence.beta = 2.0; });
+  if (!rule.state_space)
     add("delta-heads-not-normed", "recurrence",
         "queries and keys of the delta rule are not normed (use_qk_l2norm_in_kernel)",
         [](WrongSettings& s) { s.recurrence.heads_not_normed = true; });

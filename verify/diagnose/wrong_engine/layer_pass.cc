@@ -186,22 +186,30 @@ class LayerPass {
 
   at::Tensor layer(Model& model, int64_t index, const at::Tensor& x, Rows rows, const Before& before,
                    KeysValues& own) {
-    const DecoderLayer& layer = model.layers()[static_cast<size_t>(index)];
     LayerRun run{&model == &model_ ? static_cast<const ModelOps&>(ops_) : own_ops()};
     run.balance = balance_.get();
+    if (settings_.experts != WrongExperts::kNone && &model == &model_ && model.config().is_sparse(index))
+      return with_wrong_experts(index, x, std::move(rows), before, run, own);
+    return by(model.layers()[static_cast<size_t>(index)], model, index, x, std::move(rows), before, run, own);
+  }
+
+  /// By a layer that stands for the one of this index.
+  at::Tensor by(const DecoderLayer& layer, Model& model, int64_t index, const at::Tensor& x, Rows rows,
+                const Before& before, const LayerRun& run, KeysValues& own) {
     if (leaks(model, index)) rows.offsets = by_rows_;
     if (settings_.picks != nullptr && &model == &model_) order_picks(layer, index, x, rows, before);
     if (layer.is_recurrent() && layer.has_mixer()) {
       if (settings_.recurrence != WrongRecurrence{} && &model == &model_)
-        return with_wrong_recurrence(layer, x, rows, run);
-      if (settings_.leak == Leak::kState) return by_halves(layer, x, rows, run, by_rows_, rows.offsets);
-      if (settings_.leak == Leak::kConvolution) return by_halves(layer, x, rows, run, rows.offsets, by_rows_);
+        return wrong_recurrent_layer(layer, x, rows, run, settings_.recurrence, sinks_);
+      if (settings_.leak == Leak::kState)
+        return recurrent_layer_by_halves(layer, x, rows, run, by_rows_, rows.offsets);
+      if (settings_.leak == Leak::kConvolution)
+        return recurrent_layer_by_halves(layer, x, rows, run, rows.offsets, by_rows_);
       if (settings_.state_restart.size > 0 || settings_.convolution_restart.size > 0)
-        return by_halves(layer, x, rows, run, restarted(rows.offsets, settings_.state_restart),
-                         restarted(rows.offsets, settings_.convolution_restart));
+        return recurrent_layer_by_halves(layer, x, rows, run,
+                                         restarted(rows.offsets, settings_.state_restart),
+                                         restarted(rows.offsets, settings_.convolution_restart));
     }
-    if (settings_.experts != WrongExperts::kNone && &model == &model_ && model.config().is_sparse(index))
-      return with_wrong_experts(index, x, rows, before, run, own);
     if (layer.is_recurrent() || !attention_is_wrong(index)) {
       if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>() && !settings_.padding_in_states)
         throw InputError("--diagnose: padding that a recurrent layer's state would know");
@@ -221,7 +229,7 @@ class LayerPass {
   }
 
   /// A layer whose experts give nothing, and then what wrong ones do.
-  at::Tensor with_wrong_experts(int64_t index, const at::Tensor& x, const Rows& rows, const Before& before,
+  at::Tensor with_wrong_experts(int64_t index, const at::Tensor& x, Rows rows, const Before& before,
                                 const LayerRun& run, KeysValues& own) {
     const Config& config = model_.config();
     if (config.norms_outputs() || config.parallel || config.has_streams() || config.mixture.next_to_mlp ||
@@ -265,28 +273,6 @@ class LayerPass {
     std::sort(all.begin(), all.end());
     all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
-  }
-
-  /// A recurrent layer whose state and convolution have beginnings of their own.
-  static at::Tensor by_halves(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
-                              const LayerRun& run, const std::vector<int64_t>& of_state,
-                              const std::vector<int64_t>& of_convolution) {
-    const DecoderLayer::Weights& w = layer.weights();
-    if (w.block.is_there()) throw InputError("--diagnose: mistakes of a state behind a shared block");
-    const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
-    const at::Tensor attended = delta_rule_forward(w.delta_rule, input, of_state, {}, of_convolution).hidden;
-    return layer.feed_forward(linear_add(x, attended, *w.o_proj), x, rows, run);
-  }
-
-  at::Tensor with_wrong_recurrence(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
-                                   const LayerRun& run) {
-    const DecoderLayer::Weights& w = layer.weights();
-    if (w.block.is_there() || w.delta_rule.settings.beside_attention)
-      throw InputError("--diagnose: mistakes of a recurrence beside attention or a shared block");
-    const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
-    const at::Tensor given =
-        wrong_recurrence(w.delta_rule, input, rows.offsets, settings_.recurrence, sinks_);
-    return layer.feed_forward(linear_add(x, given, *w.o_proj), x, rows, run);
   }
 
   at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {
@@ -355,14 +341,23 @@ class LayerPass {
     }
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     if (settings_.blind != BlindQueries::kThemselves) {
-      const at::Tensor row = (of_query(indices_.sequence) == of_key(indices_.sequence)).to(at::kDouble);
-      weights = at::where(blind, settings_.blind == BlindQueries::kRow ? row / row.sum(1, true) : row * 0.0,
-                          weights);
+      const at::Tensor row = of_query(indices_.sequence) == of_key(indices_.sequence);
+      weights = at::where(blind, of_blind(row, q, k, settings.scoring.scale), weights);
     }
     const at::Tensor attended = same.defined()
                                     ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
                                     : at::matmul(weights, v);
     return attended.transpose(0, 1);
+  }
+
+  /// What queries that see nothing give their `row`.
+  at::Tensor of_blind(const at::Tensor& row, const at::Tensor& q, const at::Tensor& k, double scale) const {
+    const at::Tensor even = row.to(at::kDouble);
+    if (settings_.blind == BlindQueries::kNothing) return even * 0.0;
+    if (settings_.blind == BlindQueries::kRow) return even / even.sum(1, true);
+    const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
+    return at::softmax((scores - scores.detach()).masked_fill(~row, -std::numeric_limits<double>::infinity()),
+                       -1);
   }
 
   Model& model_;

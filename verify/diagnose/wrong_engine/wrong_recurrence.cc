@@ -1,6 +1,7 @@
 #include "verify/diagnose/wrong_engine/wrong_recurrence.h"
 
 #include <cmath>
+#include <vector>
 
 #include "streambp/error.h"
 #include "streambp/model/layers/delta_rule_parts.h"
@@ -57,10 +58,9 @@ at::Tensor without_norms(const at::Tensor& mixed, const parts::Gates& gates, con
   return at::stack(given);
 }
 
-}  // namespace
-
-at::Tensor wrong_recurrence(const DeltaRule& rule, const at::Tensor& x, const std::vector<int64_t>& offsets,
-                            const WrongRecurrence& wrong, std::map<Parameter*, at::Tensor>& leaves) {
+/// What the rule gives for x [n, D], [n, Hv Dv].
+at::Tensor wrong_rule(const DeltaRule& rule, const at::Tensor& x, const std::vector<int64_t>& offsets,
+                      const WrongRecurrence& wrong, std::map<Parameter*, at::Tensor>& leaves) {
   const bool exchanges = !rule.settings.state_space;
   if (rule.settings.convolution_alone || (!exchanges && (wrong.heads_not_normed || wrong.beta != 1.0)))
     throw InputError("--diagnose: a recurrent layer without such a part");
@@ -77,6 +77,29 @@ at::Tensor wrong_recurrence(const DeltaRule& rule, const at::Tensor& x, const st
   if (rule.skip != nullptr)
     hidden = add_skip(hidden, mixed.narrow(1, sizes.first_value(), sizes.values()), *rule.skip);
   return parts::gated(rule, hidden, projected.z);
+}
+
+}  // namespace
+
+at::Tensor wrong_recurrent_layer(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
+                                 const LayerRun& run, const WrongRecurrence& wrong,
+                                 std::map<Parameter*, at::Tensor>& leaves) {
+  const DecoderLayer::Weights& w = layer.weights();
+  if (w.block.is_there() || w.delta_rule.settings.beside_attention)
+    throw InputError("--diagnose: mistakes of a recurrence beside attention or a shared block");
+  const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
+  const at::Tensor given = wrong_rule(w.delta_rule, input, rows.offsets, wrong, leaves);
+  return layer.feed_forward(linear_add(x, given, *w.o_proj), x, rows, run);
+}
+
+at::Tensor recurrent_layer_by_halves(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
+                                     const LayerRun& run, const std::vector<int64_t>& of_state,
+                                     const std::vector<int64_t>& of_convolution) {
+  const DecoderLayer::Weights& w = layer.weights();
+  if (w.block.is_there()) throw InputError("--diagnose: mistakes of a state behind a shared block");
+  const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
+  const at::Tensor attended = delta_rule_forward(w.delta_rule, input, of_state, {}, of_convolution).hidden;
+  return layer.feed_forward(linear_add(x, attended, *w.o_proj), x, rows, run);
 }
 
 }  // namespace streambp::verify

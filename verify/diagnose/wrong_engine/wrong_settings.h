@@ -76,8 +76,9 @@ enum class MissingNorm { kNone, kHeads, kAfterAttention, kAfterMlp, kFinal };
 /// What attention gives padding, which sees nothing, where later layers hear of it.
 enum class BlindQueries {
   kThemselves,
-  kRow,      // the mean of its row's values, as a softmax over equal scores
-  kNothing,  // zero
+  kRow,           // the mean of its row's values, as a softmax over equal scores
+  kRowWithSlope,  // the same, whose gradient flows to the scores, as where a mask is added to them
+  kNothing,       // zero
 };
 
 /// In packed rows, the layers, or the parts of them, that don't know where a document begins.
