@@ -30,7 +30,9 @@ struct Location {
   std::string alone;                    // the parameters that are wrong alone, in words
   std::vector<std::string> parameters;  // that are wrong alone
   std::set<Role> roles;  // of the highest layer, whose parameters are wrong, where something below follows
-  /// Whether something that has a gradient is right, so that the loss and the forward pass are.
+  std::set<Role> roles_there;    // all that it has
+  std::optional<double> factor;  // of the same, where all are one multiple of what they should be
+  /// Whether something of a layer that has a gradient is right, so that the loss and the forward pass are.
   bool forward_is_right = false;
   /// Whether something below what is wrong is right, so that what flows through layers is.
   bool flow_is_right = false;

@@ -6,12 +6,11 @@
 #include <set>
 
 #include "verify/diagnose/wrong_engine/other_weights.h"
+#include "verify/diagnose/wrong_rows.h"
 
 namespace streambp::verify {
 namespace {
 
-/// A gradient this much smaller than the truth is none.
-constexpr double kNoGradient = 1e-12;
 /// Of code that works by chunks: one for every size of chunk.
 const std::set<std::string> kOfChunks{"detached", "chunk mask", "positions", "recurrence"};
 

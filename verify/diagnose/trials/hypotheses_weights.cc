@@ -97,16 +97,16 @@ void HypothesisTable::quantised() {
 void HypothesisTable::recurrences() {
   const DeltaRuleSettings& rule = config_.delta_rule;
   if (rule.value_heads == 0 || rule.convolution_alone || rule.beside_attention) return;
-  add("no-activation-behind-convolution", "recurrence",
+  add("no-activation-behind-convolution", "recurrent rule",
       "there is no activation (SiLU) behind the recurrent layers' convolution",
       [](WrongSettings& s) { s.recurrence.no_activation = true; });
   if (!rule.state_space)
-    add("delta-beta-doubled", "recurrence",
+    add("delta-beta-doubled", "recurrent rule",
         "beta of the delta rule is twice as large, up to 2, so that its eigenvalues are negative too "
         "(allow_neg_eigval)",
         [](WrongSettings& s) { s.recurrence.beta = 2.0; });
   if (!rule.state_space)
-    add("delta-heads-not-normed", "recurrence",
+    add("delta-heads-not-normed", "recurrent rule",
         "queries and keys of the delta rule are not normed (use_qk_l2norm_in_kernel)",
         [](WrongSettings& s) { s.recurrence.heads_not_normed = true; });
 }

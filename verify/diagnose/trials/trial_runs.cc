@@ -28,7 +28,10 @@ bool is_elsewhere(const std::string& about, const Location& location) {
   if (about == "tied embedding" || about == "padding row") return true;
   const bool above_attention = wrong(
       {Role::kAfterMlp, Role::kExperts, Role::kMlp, Role::kRouter, Role::kBeforeMlp, Role::kAfterAttention});
-  if (about == "detached") return above_attention || wrong({Role::kOutput, Role::kQueries});
+  if (location.factor) return about != "sums";  // a part that is left out is no multiple
+  const bool one_of_both =
+      location.roles_there.contains(Role::kValues) && wrong({Role::kKeys}) != wrong({Role::kValues});
+  if (about == "detached") return above_attention || one_of_both || wrong({Role::kOutput, Role::kQueries});
   if (about == "softmax's slope" || about == "softcap's slope" || about == "rotation's slope")
     return above_attention || wrong({Role::kOutput, Role::kValues});
   return false;

@@ -207,8 +207,8 @@ class LayerPass {
         return recurrent_layer_by_halves(layer, x, rows, run, rows.offsets, by_rows_);
       if (settings_.state_restart.size > 0 || settings_.convolution_restart.size > 0)
         return recurrent_layer_by_halves(layer, x, rows, run,
-                                         restarted(rows.offsets, settings_.state_restart),
-                                         restarted(rows.offsets, settings_.convolution_restart));
+                                         restarted(rows.offsets, indices_, settings_.state_restart),
+                                         restarted(rows.offsets, indices_, settings_.convolution_restart));
     }
     if (layer.is_recurrent() || !attention_is_wrong(index)) {
       if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>() && !settings_.padding_in_states)
@@ -241,10 +241,9 @@ class LayerPass {
     without.mixture.shared_expert = {};
     without.mixture.shared_expert_gate = nullptr;
     const DecoderLayer& half = halves_.emplace_back(config, index, without);
-    LayerOutput output = half.forward(x, rows, before, run);
-    own = output.own.attention;
-    const at::Tensor normed = run.ops.rms_norm(output.hidden, right.weights().before_mlp);
-    return output.hidden +
+    const at::Tensor hidden = by(half, model_, index, x, std::move(rows), before, run, own);
+    const at::Tensor normed = run.ops.rms_norm(hidden, right.weights().before_mlp);
+    return hidden +
            wrong_mixture(normed, right.weights().mixture, settings_.experts, settings_.expert_capacity);
   }
 
@@ -262,17 +261,6 @@ class LayerPass {
     const auto found = settings_.picks->orders.find(index);
     if (found == settings_.picks->orders.end()) return;
     rows.picks->keep(index, 0, picks.index_copy_(0, found->second.rows, found->second.picks));
-  }
-
-  /// Where sequences begin, and chunks of them.
-  std::vector<int64_t> restarted(const std::vector<int64_t>& offsets, const Cut& cut) const {
-    if (cut.size == 0) return offsets;
-    const at::Tensor begins = chunk_starts(indices_, cut).eq(indices_.in_sequence).nonzero().squeeze(1);
-    std::vector<int64_t> all(begins.data_ptr<int64_t>(), begins.data_ptr<int64_t>() + begins.numel());
-    all.insert(all.end(), offsets.begin(), offsets.end());
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    return all;
   }
 
   at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {

@@ -257,6 +257,17 @@ at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut) {
   }
 }
 
+std::vector<int64_t> restarted(const std::vector<int64_t>& offsets, const TokenIndices& indices,
+                               const Cut& cut) {
+  if (cut.size == 0) return offsets;
+  const at::Tensor begins = chunk_starts(indices, cut).eq(indices.in_sequence).nonzero().squeeze(1);
+  std::vector<int64_t> all(begins.data_ptr<int64_t>(), begins.data_ptr<int64_t>() + begins.numel());
+  all.insert(all.end(), offsets.begin(), offsets.end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
+}
+
 at::Tensor balanced_positions(const Batch& batch, int64_t ranks) {
   const int64_t columns = batch.padded_columns, chunks = 2 * ranks;
   at::Tensor positions = at::empty({columns}, at::kLong);
