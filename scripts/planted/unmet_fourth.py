@@ -1,4 +1,6 @@
-"""A fourth round, written with its words after the judge was mended for the third and before it was asked."""
+"""A fourth round, written with its words after the judge was mended for the third and before it was asked.
+
+What it said then, in float64: 3 of 10 named, 2 vaguely, 1 wrongly (a constant gate: its words stood in the list of parameters alone), 4 unknown."""
 
 import torch
 import torch.nn.functional as F
