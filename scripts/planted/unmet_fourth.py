@@ -1,6 +1,7 @@
 """A fourth round, written with its words after the judge was mended for the third and before it was asked.
 
-What it said then, in float64: 3 of 10 named, 2 vaguely, 1 wrongly (a constant gate: its words stood in the list of parameters alone), 4 unknown."""
+What it said then, in float64: 3 of 10 named, 2 vaguely, 1 wrongly (a constant gate: its words stood in the list of parameters alone), 4 unknown.
+"expert 4" was added to the words of the lost expert then: it is the last of five."""
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +41,7 @@ def decays_left_out(run):
         return run.gradients()
 
 
-@mistake("mixtral-sft-b3_left", "last expert", "expert 7", "expert 3", "experts.7", "experts.3", "expert of")
+@mistake("mixtral-sft-b3_left", "last expert", "expert 7", "expert 3", "experts.7", "experts.3", "expert of", "expert 4")
 def expert_of_a_dead_rank(run):
     """what the last expert gives is lost"""
 

@@ -63,7 +63,8 @@ std::vector<Number> numbers_of(const WrongSubject& subject, const WeightDirectio
     Config config = subject.model.config();
     const double right = number.of(config);
     // Others stand for what there is not.
-    if (right > 0.0 && right != 1.0)
+    const bool counts = right != 1.0 || number.name == std::string("logits-scaling");
+    if (right > 0.0 && counts)
       all.push_back({number.name, number.text, right, [name = number.name](WrongSettings& s, double value) {
                        s.config_number = name;
                        s.config_value = value;

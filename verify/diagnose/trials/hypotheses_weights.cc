@@ -17,6 +17,9 @@ namespace {
 
 using How = WeightChange::How;
 
+/// Experts are left out one by one where there are no more.
+constexpr int64_t kMostLostExperts = 16;
+
 /// What a name of a kind is called in a sentence: without the ending that all have.
 std::string called(const std::string& kind) {
   static const std::string kWeight = ".weight";
@@ -100,6 +103,9 @@ void HypothesisTable::recurrences() {
   add("no-activation-behind-convolution", "recurrent rule",
       "there is no activation (SiLU) behind the recurrent layers' convolution",
       [](WrongSettings& s) { s.recurrence.no_activation = true; });
+  add("no-decay", "recurrent rule",
+      "the recurrent layers' state has no decay (A_log, dt_bias): it keeps what it has",
+      [](WrongSettings& s) { s.recurrence.no_decay = true; });
   if (!rule.state_space)
     add("delta-beta-doubled", "recurrent rule",
         "beta of the delta rule is twice as large, up to 2, so that its eigenvalues are negative too "
@@ -145,6 +151,14 @@ void HypothesisTable::experts() {
         "are not",
         [](WrongSettings& s) { s.experts = WrongExperts::kReversedWeights; });
   capacities();
+  for (int64_t expert = 0;
+       expert < config_.mixture.num_experts && config_.mixture.num_experts <= kMostLostExperts; ++expert)
+    add(fmt::format("lost-expert-{}", expert), "experts",
+        fmt::format("what expert {} gives is lost, as that of a rank that does not answer", expert),
+        [expert](WrongSettings& s) {
+          s.experts = WrongExperts::kLostExpert;
+          s.expert_capacity = expert;
+        });
   add("weighted-inputs", "experts",
       "experts' weights multiply their input, not what they give (apply_router_weight_on_input)",
       [](WrongSettings& s) { s.experts = WrongExperts::kWeightedInputs; });

@@ -31,7 +31,8 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
   settings.target_slope_rounded = settings.key_value_heads_in_turn = settings.prompt_sees_itself = false;
   settings.attention_softcap_straight = settings.final_softcap_straight = false;
-  if (settings.narrow != NarrowValues::kRouter) settings.narrow = plain.narrow;
+  if (settings.narrow != NarrowValues::kRouter && settings.narrow != NarrowValues::kAdapters)
+    settings.narrow = plain.narrow;
   settings.rotation = NarrowRotation::kNone;
   settings.z_loss = 0.0;
   settings.missing_norms.clear();

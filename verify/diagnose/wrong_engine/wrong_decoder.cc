@@ -1,5 +1,6 @@
 #include "verify/diagnose/wrong_engine/wrong_decoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,6 +11,15 @@
 
 namespace streambp::verify {
 namespace {
+
+/// Whether tensors of all experts are Granite's: WrongLeaves knows those of GPT-OSS, whose matrices are
+/// transposed.
+bool has_stacked_experts(const Model& model) {
+  const auto& all = model.parameters();
+  return model.config().swiglu_alpha == 0.0 && std::any_of(all.begin(), all.end(), [](const auto& parameter) {
+           return parameter->value.dim() == 3 && parameter->name.ends_with("_linear.weight");
+         });
+}
 
 at::Tensor frequencies_of(const RopeSettings& rope, const Config& config, int64_t length) {
   const std::vector<double> frequencies = rope_inverse_frequencies(rope, config.rotary_dim, length);
@@ -74,13 +84,15 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
 WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, int64_t rope_length)
     : model_(model), config_(model.config()), settings_(settings), leaves_(model, settings) {
   if (!config_.linear_attention.empty() || config_.is_latent() || config_.is_compressed() ||
-      config_.mixture.sigmoid_scores || config_.gemma4.global_head_dim > 0 || config_.has_residual_gates())
+      config_.mixture.sigmoid_scores || config_.gemma4.global_head_dim > 0 || config_.has_residual_gates() ||
+      has_stacked_experts(model))
     throw InputError("a {} model: the wrong engines have no {}", config_.family,
                      config_.is_latent()                  ? "latent attention"
                      : config_.is_compressed()            ? "attention to blocks of rows"
                      : config_.mixture.sigmoid_scores     ? "routers of sigmoids"
                      : config_.gemma4.global_head_dim > 0 ? "layers of two sizes"
                      : config_.has_residual_gates()       ? "gated residual streams"
+                     : has_stacked_experts(model)         ? "experts in one tensor, row by row"
                                                           : "recurrent layers");
   for (int64_t& window : config_.windows) {
     if (window > 0) window = settings.ignores_windows ? 0 : window + settings.window_offset;
@@ -101,9 +113,12 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
   const LowRankAdapter& adapter = *map.adapter;
   double scale = settings_.adapter_scale_factor * (settings_.adapter_scale_one ? 1.0 : adapter.scale);
   scale *= std::pow(static_cast<double>(adapter.a->value.size(0)), settings_.adapter_rank_power);
+  const auto own = [&](const at::Tensor& matrix) {
+    return settings_.narrow == NarrowValues::kAdapters ? narrowed(matrix) : matrix;
+  };
   const at::Tensor read = settings_.lost_path == LostPath::kAdapters ? x.detach() : x;
-  const at::Tensor low = at::matmul(read, leaves_.matrix(*adapter.a).t());
-  at::Tensor delta = at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t());
+  const at::Tensor low = at::matmul(read, own(leaves_.matrix(*adapter.a)).t());
+  at::Tensor delta = at::matmul(low, own(leaves_.matrix(*adapter.b, map.first_row)).t());
   if (adapter.bias != nullptr) delta = delta + leaves_.vector(*adapter.bias, delta);
   return (y + delta * scale) * map.output_scale;
 }

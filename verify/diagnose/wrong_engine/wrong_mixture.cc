@@ -45,6 +45,7 @@ at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, WrongExperts
     weights = weights / (weights.sum(-1, true) + right.added_to_sum).clamp_min(right.least_sum);
   weights = weights * right.scale;
   if (wrong == WrongExperts::kReversedWeights) weights = weights.flip({1});
+  if (wrong == WrongExperts::kLostExpert) weights = weights * choices.ne(capacity).to(at::kDouble);
   if (wrong == WrongExperts::kCapacity)
     weights = weights * taken(choices, std::ssize(right.experts), capacity);
   at::Tensor y = at::zeros_like(x);

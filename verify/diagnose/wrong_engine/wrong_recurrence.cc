@@ -70,6 +70,7 @@ at::Tensor wrong_rule(const DeltaRule& rule, const at::Tensor& x, const std::vec
   if (!wrong.no_activation) mixed = at::silu(mixed);
   parts::Gates gates = parts::gates(rule, projected);
   gates.beta = gates.beta * wrong.beta;
+  if (wrong.no_decay) gates.log_decay = gates.log_decay * 0.0;
   const DeltaRuleSizes sizes = parts::sizes_of(rule.settings);
   at::Tensor hidden = wrong.heads_not_normed
                           ? without_norms(mixed, gates, sizes, offsets)

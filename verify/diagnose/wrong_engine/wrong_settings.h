@@ -68,6 +68,7 @@ enum class NarrowValues {
   kAttention,  // attention's probabilities
   kRouter,     // the routers' logits
   kLogits,     // the head's
+  kAdapters,   // adapters' own matrices
 };
 
 /// Norms that are not there.
@@ -90,6 +91,7 @@ enum class WrongExperts {
   kCorrectedWeights,  // what is added to scores for the choice stays in them
   kWeightedInputs,    // they multiply what experts read, not what they give
   kReversedWeights,   // the experts of a token have them in the reverse order
+  kLostExpert,        // what one of them gives, of number expert_capacity, is not there
   kCapacity,          // an expert drops the tokens that come after the first expert_capacity
 };
 
@@ -97,6 +99,7 @@ enum class WrongExperts {
 struct WrongRecurrence {
   bool heads_not_normed = false;  // queries and keys of a delta rule are taken as they are
   bool no_activation = false;     // behind the convolution
+  bool no_decay = false;          // the state keeps what it has
   double beta = 1.0;              // of a delta rule: what beta is multiplied by
 
   bool operator==(const WrongRecurrence&) const = default;
@@ -227,7 +230,7 @@ struct WrongSettings {
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
   WrongExperts experts = WrongExperts::kNone;
-  int64_t expert_capacity = 0;
+  int64_t expert_capacity = 0;  // or the number of one
   WrongRecurrence recurrence;
   std::vector<WeightChange> weights;
   WeightStep step;

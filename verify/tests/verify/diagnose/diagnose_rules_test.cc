@@ -107,6 +107,36 @@ TEST(DiagnoseRules, ExpertsWithAShareAndWithOthersWeights) {
   expect_said(right, right.wrong(settings), "a token's experts have each other's weights");
 }
 
+TEST(DiagnoseRules, AnExpertThatIsLost) {
+  const DiagnoseCase right = eight_rows("qwen3-moe-tiny", {{"router_aux_loss_coef", "0"}}, {9, 5, 7});
+  const std::string lost = ".experts.1.";
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    const at::Tensor& value = right.owned.model.parameter(name).value;
+    return name.find(lost) != std::string::npos ? at::zeros_like(value) : value;
+  });
+  Tensors wrong = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : wrong) {
+    if (name.find(lost) != std::string::npos) gradient = at::zeros_like(gradient);
+  }
+  expect_said(right, wrong, "what expert 1 gives is lost");
+}
+
+TEST(DiagnoseRules, AFocalLoss) {
+  const DiagnoseCase right = few_rows("qwen3-tiny");
+  const Batch& batch = right.owned.batch;
+  const at::Tensor p = evaluate(right.owned.model, batch).log_probabilities.exp();
+  // (1 - p)^2 (-log p) has minus this slope by log p.
+  const at::Tensor slope = (1.0 - p) * ((1.0 - p) - p * p.log() * 2.0);
+  Tensors focal = times(right.truth, 0.0);
+  for (const at::Tensor& token : batch.targets.ne(kNoTarget).nonzero().unbind(0)) {
+    Batch alone = batch;
+    alone.targets = at::full_like(batch.targets, kNoTarget);
+    alone.targets.index_copy_(0, token, batch.targets.index_select(0, token));
+    focal = weighted(focal, slope[token.item<int64_t>()].item<double>(), under(right, alone, {}));
+  }
+  expect_said(right, focal, "each token's is multiplied by (1 - p)^2");
+}
+
 TEST(DiagnoseRules, RowsThatAreClippedAndColumnsThatAreLost) {
   const DiagnoseCase right = few_rows("qwen3-tiny");
   const Batch& batch = right.owned.batch;
