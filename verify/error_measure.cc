@@ -103,6 +103,12 @@ double norm_of(const at::Tensor& value) {
   return largest * (value.to(at::kDouble) / largest).norm().item<double>();
 }
 
+double norm_of_all(const Tensors& tensors) {
+  double squares = 0.0;
+  for (const auto& [name, tensor] : tensors) squares += std::pow(norm_of(tensor), 2);
+  return std::sqrt(squares);
+}
+
 double relative_error(const at::Tensor& value, const at::Tensor& truth) {
   if (!find_problem(value, truth).empty()) return kNaN;
   const double* values = small_numbers(value);

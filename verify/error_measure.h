@@ -23,6 +23,8 @@ double unit_roundoff(at::ScalarType dtype);
 /// The norm of `value` over all entries in float64, scaled so that squares neither overflow nor vanish. NaN
 /// where an entry is NaN or infinite.
 double norm_of(const at::Tensor& value);
+/// Of all of them together.
+double norm_of_all(const Tensors& tensors);
 
 /// |value - truth| / |truth| in that norm; where the truth is zero there is nothing to relate to and the
 /// error is |value|. NaN if shapes differ, a dtype is not floating, or an entry of either is NaN or infinite.

@@ -11,6 +11,7 @@
 #include "verify/diagnose/parts/few_parameters.h"
 #include "verify/diagnose/parts/head_span.h"
 #include "verify/diagnose/parts/longer_rows.h"
+#include "verify/diagnose/parts/strangers.h"
 #include "verify/diagnose/parts/tokens.h"
 #include "verify/diagnose/trials/biases.h"
 #include "verify/diagnose/trials/trial_runs.h"
@@ -66,8 +67,10 @@ class Search {
     // Where routers' loads are balanced, tokens that no head sees have gradients too.
     const bool balanced = make_objective(subject.objective, subject.batch, subject.options)
                               ->router_loss.of(subject.model.config().mixture) != 0.0;
-    if (location_ && location_->right.starts_with("the head") && is_precise() && !balanced)
-      std::erase_if(hypotheses_, [](const Hypothesis& h) { return !is_of_backward_pass(h.about); });
+    if (head_is_right() && is_precise() && !balanced)
+      std::erase_if(hypotheses_, [this](const Hypothesis& h) {
+        return !is_of_backward_pass(h.about) || is_elsewhere(h.about, *location_);
+      });
     if (location_ && location_->kind == Location::Kind::kEverywhere && is_precise() && !head_is_right())
       trials_.by_head(gradients, std::max(kRounding, kNoiseAllowance * noise_));
     drop_contradicted(hypotheses_, gradients, truth, noise_);
@@ -103,6 +106,10 @@ class Search {
     }
     if (is_precise() && parts_.empty() && !unnamed_ && !head_is_right() && try_batch_and_numbers())
       return finish();
+    // No mistake of one batch gives gradients to what it has not.
+    if (const auto found = find_strangers(subject_, gradients_);
+        found && !found->padding && is_precise() && parts_.empty() && !unnamed_)
+      return finish();
     const size_t left_out = try_hypotheses();
     if (left_out > 0 && !wrong_engine_knows(subject_))
       diagnosis_.notes.push_back(fmt::format(
@@ -134,7 +141,12 @@ class Search {
         "right means within {:.0e}, as where a part of the pass is in float32", kSinglePrecision));
   }
 
-  bool head_is_right() const { return location_ && location_->right.starts_with("the head"); }
+  /// Whether loss and forward pass are: the head, or where it is not trained something else that could not
+  /// be.
+  bool head_is_right() const {
+    return location_ && (location_->right.starts_with("the head") ||
+                         (subject_.model.has_adapters() && location_->forward_is_right));
+  }
 
   /// One at a time, the likely first; those alone that are about the same thing, once one gives the
   /// gradients. How many can't be made.
@@ -293,37 +305,11 @@ class Search {
 
   /// Whether tokens that are not in the batch have gradients: then that is what is known.
   bool say_strangers() {
-    const std::vector<int64_t> others = strangers(subject_, gradients_);
-    // Where all of them have, it may be anything.
-    const auto own = static_cast<int64_t>(std::get<0>(at::_unique(subject_.batch.tokens)).numel());
-    if (others.empty() || own + std::ssize(others) == subject_.model.config().vocab_size) return false;
-    const std::vector<int64_t> some(others.begin(),
-                                    others.begin() + std::min<std::ptrdiff_t>(8, std::ssize(others)));
-    const std::string list =
-        fmt::format("{}{}", fmt::join(some, ", "), others.size() > some.size() ? ", ..." : "");
-    const bool padding = is_padding(others);
-    diagnosis_.location->name = padding ? "padding-tokens" : "other-tokens";
-    diagnosis_.location->sentence = padding ? fmt::format(
-                                                  "padding is among the tokens: its embedding (of {}) has "
-                                                  "gradients, so that some layer or the "
-                                                  "loss is not told of it",
-                                                  list)
-                                            : fmt::format(
-                                                  "gradients of other tokens than this batch's are in: {} of "
-                                                  "the embedding (another batch was "
-                                                  "run, or its gradients were not set to zero)",
-                                                  list);
+    const std::optional<Strangers> found = find_strangers(subject_, gradients_);
+    if (!found) return false;
+    diagnosis_.location->name = found->name;
+    diagnosis_.location->sentence = found->sentence;
     return true;
-  }
-
-  /// Whether these tokens all stand under the padding.
-  bool is_padding(const std::vector<int64_t>& tokens) const {
-    if (!subject_.input_ids.defined()) return false;
-    at::Tensor real = at::zeros({subject_.input_ids.numel()}, at::kBool);
-    real.index_fill_(0, subject_.batch.padded_indices, true);
-    const at::Tensor under = subject_.input_ids.flatten().masked_select(real.logical_not());
-    return std::all_of(tokens.begin(), tokens.end(),
-                       [&](int64_t token) { return under.eq(token).any().item<bool>(); });
   }
 
   Diagnosis finish() {

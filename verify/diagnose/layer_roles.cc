@@ -65,6 +65,11 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
   const bool softcap = config.attn_logit_softcapping > 0.0;
   const std::string of_scores =
       softcap ? "softmax, softcap (attn_logit_softcapping), scale or mask" : "softmax, scale or mask";
+  if (wrong(Role::kMlp) && right(Role::kExperts) && right(Role::kAfterMlp) &&
+      roles.at(Role::kMlp).first < roles.at(Role::kMlp).second)
+    return {
+        "mlp-backward",
+        "the backward pass of the MLP is wrong between its maps (activation, gate), some of which are right"};
   if (!mlp_right) {
     return {"input-gradient",
             layer + 1 == config.num_hidden_layers

@@ -10,12 +10,11 @@
 #include "verify/compare/fit.h"
 #include "verify/diagnose/layer_roles.h"
 #include "verify/diagnose/parts/row_words.h"
+#include "verify/diagnose/wrong_rows.h"
 
 namespace streambp::verify {
 namespace {
 
-/// A gradient this much smaller than the truth is none.
-constexpr double kNoGradient = 1e-12;
 /// Where more than this share of what lies below is wrong, it is wrong because of what lies above.
 constexpr double kFollows = 0.7;
 constexpr double kHardlyAny = 0.1;
@@ -36,33 +35,12 @@ struct ParameterState {
   double factor = 0.0;
   bool wrong = false;
   bool none = false;      // zero where the truth is not
+  bool is_zero = false;   // the truth
   bool multiple = false;  // of the truth
   double norm = 0.0;      // of the given gradient
   std::string
       rows;  // of a matrix that is wrong in some of its rows alone: "rows 0 to 7 of 32, which are zero"
 };
-
-/// The rows of a gradient that are off its truth where most are not, in words; empty where that says nothing.
-std::string wrong_rows_text(const at::Tensor& gradient, const at::Tensor& truth, double limit) {
-  const at::Tensor g = gradient.reshape({gradient.size(0), -1}), t = truth.reshape({truth.size(0), -1});
-  const at::Tensor off = (g - t).norm(2, 1), norm = t.norm(2, 1);
-  const at::Tensor wrong = off > limit * norm.max();
-  const at::Tensor indices = wrong.nonzero().squeeze(1);
-  const int64_t all = t.size(0), count = indices.size(0);
-  if (count == 0 || 4 * count > 3 * all) return "";
-  const int64_t first = indices[0].item<int64_t>(), last = indices[count - 1].item<int64_t>();
-  if (last - first + 1 != count) return "";
-  const at::Tensor own = g.narrow(0, first, count), right = t.narrow(0, first, count);
-  const double factor = factor_of(own, right);
-  const bool none = norm_of(own) <= kNoGradient * norm_of(right);
-  const bool multiple =
-      !none && std::isfinite(factor) && factor != 0.0 && relative_error(own / factor, right) <= limit;
-  return fmt::format("row{} of {}{}",
-                     count == 1 ? fmt::format(" {}", first) : fmt::format("s {} to {}", first, last), all,
-                     none       ? ", which have no gradient"
-                     : multiple ? fmt::format(", by a factor of {:.6g}", factor)
-                                : "");
-}
 
 class Locating {
  public:
@@ -85,6 +63,19 @@ class Locating {
     for (const ParameterState& state : states_) {
       if (state.wrong) top_ = std::max(top_, state.layer);
     }
+    // An expert may have seen rows that are right alone, a head of its own one term of the loss.
+    const auto is_right = [](const ParameterState& state) {
+      return !state.wrong && !state.is_zero && state.role != Role::kExperts && state.role != Role::kRouter;
+    };
+    const auto right_from = [&](auto chosen) {
+      return std::any_of(states_.begin(), states_.end(), [&](const ParameterState& state) {
+        const bool in_layer = state.layer >= 0 && state.layer < config_.num_hidden_layers;
+        return in_layer && chosen(state) && is_right(state);
+      });
+    };
+    location.forward_is_right = right_from([](const ParameterState&) { return true; });
+    location.flow_is_right =
+        top_ < 0 || right_from([&](const ParameterState& state) { return below(state); });
     const bool multiples = std::all_of(states_.begin(), states_.end(), [](const ParameterState& state) {
       return !state.wrong || state.multiple;
     });
@@ -155,7 +146,8 @@ class Locating {
     const at::Tensor g = of(gradients, state.name, t);
     const double limit = limit_of(limits, state.name), norm = norm_of(t);
     state.wrong = !(relative_error(g / common, t) <= limit);
-    if (!state.wrong || !(norm > 0.0)) return;
+    state.is_zero = !(norm > 0.0);
+    if (!state.wrong || state.is_zero) return;
     state.none = norm_of(g) <= kNoGradient * norm;
     state.factor = state.none ? 0.0 : factor_of(g, t);
     state.multiple = state.none || (std::isfinite(state.factor) && state.factor != 0.0 &&
@@ -332,6 +324,18 @@ class Locating {
     return "";
   }
 
+  /// The multiple of what they should be that all of these are, but for the norm of what they read.
+  std::optional<double> factor_of_highest(const std::vector<const ParameterState*>& wrong) const {
+    std::optional<double> factor;
+    for (const ParameterState* state : wrong) {
+      if (state->role == Role::kBeforeAttention) continue;
+      if (!state->multiple || state->none) return std::nullopt;
+      if (factor && std::abs(state->factor / *factor - 1.0) > kSameLength) return std::nullopt;
+      factor = state->factor;
+    }
+    return factor ? std::optional(*factor / common_) : std::nullopt;
+  }
+
   void between(Location& location) const {
     location.kind = Location::Kind::kBetween;
     std::map<Role, std::pair<size_t, size_t>> roles;  // wrong, all
@@ -340,10 +344,12 @@ class Locating {
       if (state.layer != top_) continue;
       roles[state.role].first += state.wrong ? 1 : 0;
       roles[state.role].second += 1;
-      if (state.wrong) wrong.push_back(&state);
+      location.roles_there.insert(state.role);
+      if (state.wrong) wrong.push_back(&state), location.roles.insert(state.role);
     }
     const auto [name, words] = words_for_roles(config_, top_, roles);
     location.name = fmt::format("{}-of-layer-{}", name, top_);
+    location.factor = factor_of_highest(wrong);
     std::vector<std::string> first;
     for (const ParameterState* state : wrong) first.push_back(state->in_layer);
     if (first.size() > kShownNames) first.resize(kShownNames), first.emplace_back("...");
@@ -352,12 +358,14 @@ class Locating {
     const bool none = std::all_of(states_.begin(), states_.end(), [&](const ParameterState& state) {
       return !below(state) || !state.wrong || state.none;
     });
-    location.sentence =
-        fmt::format("{}: in layer {}{} {} {}, {} and all below {}", words, top_, kind_text(),
-                    all ? "everything" : fmt::format("{}", fmt::join(first, ", ")),
-                    first.size() == 1 || all ? "is wrong" : "are wrong",
-                    all ? "what is above is right" : "the rest of it and what is above are right",
-                    none ? "has no gradient" : "follows");
+    location.sentence = fmt::format(
+        "{}: in layer {}{} {} {}{}, {} and all below {}", words, top_, kind_text(),
+        all ? "everything" : fmt::format("{}", fmt::join(first, ", ")),
+        first.size() == 1 || all ? "is wrong" : "are wrong",
+        location.factor ? fmt::format(" ({:.6g} times what it should be, but for norms)", *location.factor)
+                        : "",
+        all ? "what is above is right" : "the rest of it and what is above are right",
+        none ? "has no gradient" : "follows");
   }
 
   const Config& config_;

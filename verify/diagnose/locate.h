@@ -4,10 +4,12 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "streambp/model/config/config.h"
+#include "verify/diagnose/layer_roles.h"
 #include "verify/diagnose/parts/parts.h"
 
 namespace streambp::verify {
@@ -27,6 +29,13 @@ struct Location {
   std::string right, wrong;             // what is, in a line each
   std::string alone;                    // the parameters that are wrong alone, in words
   std::vector<std::string> parameters;  // that are wrong alone
+  std::set<Role> roles;  // of the highest layer, whose parameters are wrong, where something below follows
+  std::set<Role> roles_there;    // all that it has
+  std::optional<double> factor;  // of the same, where all are one multiple of what they should be
+  /// Whether something of a layer that has a gradient is right, so that the loss and the forward pass are.
+  bool forward_is_right = false;
+  /// Whether something below what is wrong is right, so that what flows through layers is.
+  bool flow_is_right = false;
   /// Of parameters alone, that are the truth times a number each: these numbers. Empty: some are not.
   std::map<std::string, double> factors;
 };

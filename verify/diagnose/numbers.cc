@@ -21,6 +21,8 @@ constexpr double kFollowedStep = 0.2;
 /// Newton's steps, and how far they may lead.
 constexpr int kSteps = 8;
 constexpr double kFarthest = 1.5;
+/// How far a count may be from a whole number, relative to it.
+constexpr double kWhole = 1e-5;
 /// What is left of an exact number.
 constexpr double kExact = 1e-8;
 
@@ -29,19 +31,14 @@ struct Number {
   std::string name, text;
   double right = 1.0;
   std::function<void(WrongSettings&, double)> set;
-  double unit = 0.0;  // of a number that should be 0: it is so many times this, and no multiple of `right`
+  double unit = 0.0;   // of a number that should be 0: it is so many times this, and no multiple of `right`
+  bool whole = false;  // it is a count
 
   double at(double x) const { return unit > 0.0 ? unit * x : right * std::exp(x); }
 };
 
 /// A step as long as this share of the weights is one of the search's.
 constexpr double kStepShare = 0.3;
-
-double norm_of_all(const Tensors& tensors) {
-  double squares = 0.0;
-  for (const auto& [name, tensor] : tensors) squares += std::pow(tensor.norm().item<double>(), 2);
-  return std::sqrt(squares);
-}
 
 void add_steps(const WrongSubject& subject, const WeightDirections& directions, std::vector<Number>& all) {
   if (subject.model.has_adapters() || subject.model.has_value_head()) return;
@@ -66,7 +63,8 @@ std::vector<Number> numbers_of(const WrongSubject& subject, const WeightDirectio
     Config config = subject.model.config();
     const double right = number.of(config);
     // Others stand for what there is not.
-    if (right > 0.0 && right != 1.0)
+    const bool counts = right != 1.0 || number.name == std::string("logits-scaling");
+    if (right > 0.0 && counts)
       all.push_back({number.name, number.text, right, [name = number.name](WrongSettings& s, double value) {
                        s.config_number = name;
                        s.config_value = value;
@@ -75,6 +73,14 @@ std::vector<Number> numbers_of(const WrongSubject& subject, const WeightDirectio
   if (subject.model.has_adapters())
     all.push_back({"adapter-scale", "what adapters are multiplied by, over their scale,", 1.0,
                    [](WrongSettings& s, double value) { s.adapter_scale_factor = value; }});
+  const DeltaRuleSettings& rule = subject.model.config().delta_rule;
+  if (rule.value_heads > 0 && !rule.state_space && !rule.convolution_alone)
+    all.push_back({"delta-beta", "what beta of the delta rule is multiplied by (2: allow_neg_eigval)", 1.0,
+                   [](WrongSettings& s, double value) { s.recurrence.beta = value; }});
+  if (subject.model.has_head())
+    all.push_back({"more-logits", "the softmax", 0.0,
+                   [](WrongSettings& s, double value) { s.more_logits = value; },
+                   static_cast<double>(subject.model.config().vocab_size), true});
   add_steps(subject, directions, all);
   return all;
 }
@@ -165,12 +171,18 @@ class NumberSearch {
   }
 
   void add(const Number& number, double found) {
+    if (number.whole) {
+      if (std::abs(found - std::round(found)) > kWhole * found) return;
+      found = std::round(found);
+    }
     Explanation explanation;
     explanation.fit.residual = explanation.fit.without_factor = confirm_(with(number, found)).without_factor;
     if (!(explanation.fit.residual <= limits_.residual)) return;
     explanation.name = fmt::format("{}-{:.6g}", number.name, found);
     explanation.sentence =
-        number.unit > 0.0
+        number.whole ? fmt::format("{} has {:g} more entries, whose logit is 0 (a padded vocabulary)",
+                                   number.text, found)
+        : number.unit > 0.0
             ? fmt::format(
                   "the weights are not those that are given: they are {:.6g} times {} further, as those of "
                   "the step before or after",

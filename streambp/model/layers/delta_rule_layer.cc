@@ -2,18 +2,13 @@
 
 #include <algorithm>
 
+#include "streambp/model/layers/delta_rule_parts.h"
 #include "streambp/ops/recurrent/delta_gates.h"
 
 namespace streambp {
 namespace {
 
-/// What the projections of x give.
-struct Projected {
-  at::Tensor qkv;  // [n, 2 Hk Dk + Hv Dv]
-  at::Tensor z;    // [n, Hv Dv]
-  at::Tensor a;    // [n, Hv], or of each channel [n, Hv Dk]
-  at::Tensor b;    // [n, Hv]; undefined: Mamba-2 has none
-};
+using namespace delta_rule_parts;
 
 /// Qwen3-Next's: the columns of one key head after another, [query, key, values, gates] and [b, a].
 Projected take_apart(const DeltaRuleSettings& sizes, const at::Tensor& qkvz, const at::Tensor& ba) {
@@ -49,30 +44,6 @@ Projected project_by_channels(const DeltaRule& rule, const at::Tensor& x, bool w
           linear(all[4], {rule.f_b_proj}).front(), all[3]};
 }
 
-Projected project(const DeltaRule& rule, const at::Tensor& x) {
-  if (rule.settings.channel_gates) return project_by_channels(rule, x, /*wants_gates=*/true);
-  const std::vector<at::Tensor> all = linear(x, rule.maps());
-  if (rule.in_proj_qkvz != nullptr) return take_apart(rule.settings, all[0], all[1]);
-  if (rule.in_proj_b == nullptr) return {with_factors(rule, all[0]), all[1], all[2], {}};
-  return {all[0], all[1], all[3], all[2]};
-}
-
-DeltaRuleSizes sizes_of(const DeltaRuleSettings& settings) {
-  return {settings.key_heads,      settings.value_heads,  settings.key_head_dim,
-          settings.value_head_dim, !settings.state_space, settings.channel_gates};
-}
-
-/// The convolution's weights, each of some channels, and their number.
-struct ConvPart {
-  Parameter* weight;
-  int64_t channels;
-};
-std::vector<ConvPart> conv_parts(const DeltaRule& rule) {
-  const DeltaRuleSettings& sizes = rule.settings;
-  if (rule.k_conv1d == nullptr) return {{rule.conv1d, sizes.channels()}};
-  return {{rule.conv1d, sizes.keys()}, {rule.k_conv1d, sizes.keys()}, {rule.v_conv1d, sizes.values()}};
-}
-
 /// Of qkv [n, channels].
 ConvOutput short_convolution(const DeltaRule& rule, const at::Tensor& qkv,
                              const std::vector<int64_t>& offsets, const TailBefore& before) {
@@ -94,10 +65,34 @@ ConvOutput short_convolution(const DeltaRule& rule, const at::Tensor& qkv,
   return {at::cat(hidden, /*dim=*/1), at::cat(tails, /*dim=*/1)};
 }
 
-/// What the recurrence reads next to the convolution's rows.
-struct Gates {
-  at::Tensor log_decay, beta;
-};
+/// LFM2's: conv(b x) between its gates b and z, [n, D].
+ConvOutput convolved(const DeltaRule& rule, const at::Tensor& x, const at::Tensor& b,
+                     const std::vector<int64_t>& offsets, const TailBefore& before) {
+  return causal_conv(b * x, *rule.conv1d, offsets, before);
+}
+
+}  // namespace
+
+namespace delta_rule_parts {
+
+Projected project(const DeltaRule& rule, const at::Tensor& x) {
+  if (rule.settings.channel_gates) return project_by_channels(rule, x, /*wants_gates=*/true);
+  const std::vector<at::Tensor> all = linear(x, rule.maps());
+  if (rule.in_proj_qkvz != nullptr) return take_apart(rule.settings, all[0], all[1]);
+  if (rule.in_proj_b == nullptr) return {with_factors(rule, all[0]), all[1], all[2], {}};
+  return {all[0], all[1], all[3], all[2]};
+}
+
+DeltaRuleSizes sizes_of(const DeltaRuleSettings& settings) {
+  return {settings.key_heads,      settings.value_heads,  settings.key_head_dim,
+          settings.value_head_dim, !settings.state_space, settings.channel_gates};
+}
+
+std::vector<ConvPart> conv_parts(const DeltaRule& rule) {
+  const DeltaRuleSettings& sizes = rule.settings;
+  if (rule.k_conv1d == nullptr) return {{rule.conv1d, sizes.channels()}};
+  return {{rule.conv1d, sizes.keys()}, {rule.k_conv1d, sizes.keys()}, {rule.v_conv1d, sizes.values()}};
+}
 
 Gates gates(const DeltaRule& rule, const Projected& projected) {
   const DeltaRuleSettings& settings = rule.settings;
@@ -108,7 +103,6 @@ Gates gates(const DeltaRule& rule, const Projected& projected) {
   return {decay_of_step(step, *rule.a_log), step};
 }
 
-/// What the recurrence gives, gated by z and normed as the rule has it, [n, Hv Dv].
 at::Tensor gated(const DeltaRule& rule, const at::Tensor& hidden, const at::Tensor& z) {
   if (!rule.norms_before_gate.empty()) {
     const auto groups = static_cast<int64_t>(rule.norms_before_gate.size());
@@ -125,13 +119,7 @@ at::Tensor gated(const DeltaRule& rule, const at::Tensor& hidden, const at::Tens
                                                                                          : NormGate::kSilu);
 }
 
-/// LFM2's: conv(b x) between its gates b and z, [n, D].
-ConvOutput convolved(const DeltaRule& rule, const at::Tensor& x, const at::Tensor& b,
-                     const std::vector<int64_t>& offsets, const TailBefore& before) {
-  return causal_conv(b * x, *rule.conv1d, offsets, before);
-}
-
-}  // namespace
+}  // namespace delta_rule_parts
 
 std::vector<const Linear*> DeltaRule::maps() const {
   if (q_proj != nullptr) return {q_proj, k_proj, v_proj, in_proj_b, in_proj_a, in_proj_z};

@@ -6,12 +6,17 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
+#include <utility>
 #include <vector>
+
+#include "verify/diagnose/parts/row_words.h"
 
 namespace streambp::verify {
 namespace {
 
 constexpr size_t kMostColumnRuns = 8;
+/// Columns that have to be there for one in which no token is scored.
+constexpr size_t kColumnsForOneLost = 4;
 /// How alike weights times tokens are.
 constexpr double kSameColumns = 1e-4;
 
@@ -77,6 +82,29 @@ std::optional<ColumnWords> words_of_ends(const at::Tensor& sequence, const at::T
                            : fmt::format("the {} {} scored tokens of each row are not scored", which, count)};
   }
   return std::nullopt;
+}
+
+std::optional<ColumnWords> words_of_lost_columns(const at::Tensor& columns, const at::Tensor& gone) {
+  std::map<int64_t, std::pair<int64_t, int64_t>> by_column;  // gone, all
+  for (int64_t i = 0; i < columns.numel(); ++i) {
+    auto& [lost, all] = by_column[columns[i].item<int64_t>()];
+    lost += gone[i].item<bool>() ? 1 : 0;
+    ++all;
+  }
+  std::vector<int64_t> lost_columns;
+  int64_t tokens = 0;
+  for (const auto& [column, counts] : by_column) {
+    if (counts.first == 0) continue;
+    if (counts.first != counts.second) return std::nullopt;
+    lost_columns.push_back(column);
+    tokens += counts.first;
+  }
+  if (tokens < 2 || kColumnsForOneLost * lost_columns.size() > by_column.size()) return std::nullopt;
+  return ColumnWords{
+      "columns-lost",
+      fmt::format("the tokens of {} are not scored: each the last token of a chunk of columns, as where "
+                  "labels are shifted within chunks",
+                  list_text("column", lost_columns))};
 }
 
 }  // namespace streambp::verify

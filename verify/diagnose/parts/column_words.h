@@ -23,4 +23,8 @@ std::optional<ColumnWords> words_of_columns(const at::Tensor& columns, const at:
 /// first, or the last, of each, or nothing.
 std::optional<ColumnWords> words_of_ends(const at::Tensor& sequence, const at::Tensor& gone);
 
+/// Of scored tokens in `columns` [M] of the padded input, of which some are `gone` [M]: that these are all of
+/// a few columns, as the last of chunks whose labels are the next ones', or nothing.
+std::optional<ColumnWords> words_of_lost_columns(const at::Tensor& columns, const at::Tensor& gone);
+
 }  // namespace streambp::verify

@@ -30,9 +30,7 @@ void FactorWords::add(const Fit& fit, std::string& name, std::string& sentence) 
 }
 
 std::optional<Scaling> FactorWords::clipping(const Fit& fit) const {
-  double square = 0.0;
-  for (const auto& [name, gradient] : gradients_) square += std::pow(norm_of(gradient), 2);
-  const double norm = std::sqrt(square), exponent = std::log2(std::abs(fit.factor));
+  const double norm = norm_of_all(gradients_), exponent = std::log2(std::abs(fit.factor));
   const double error = std::max(fit.factor_error, 1e-5);
   for (const double most : {0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0}) {
     if (fit.factor > 0.0 && fit.factor < 1.0 && std::abs(norm / most - 1.0) <= error)

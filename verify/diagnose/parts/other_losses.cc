@@ -83,6 +83,7 @@ class LossSearch {
     seen_.errors = seen_.errors.clamp_min(std::max(typical * kOfTheLargest, 1e-300));
     for (const LossCandidate& each : candidates_) try_out(each.name, each.sentence, each.make);
     for (const OtherSums& each : other_sums(subject_, values_)) keep(each.name, each.sentence, each.slopes);
+    divided_by_room();
     lost();
     numbers();
     kl_terms();
@@ -254,6 +255,23 @@ class LossSearch {
              : fmt::format("{} of {} scored tokens are neither scored nor counted: {} of the stream", count,
                            gone.size(0), list_text("token", numbers)),
          slopes_of({}, gone));
+  }
+
+  /// Dr. GRPO's mean, with a room of completions that is not told.
+  void divided_by_room() {
+    if (kind_.name != "grpo") return;
+    WrongSettings settings;
+    settings.options = {{"loss_type", "dr_grpo"}, {"max_completion_length", "1"}};
+    const at::Tensor slopes = slopes_of(settings);
+    const std::optional<double> factor = factor_of(slopes);
+    if (!factor) return;
+    const double room = std::round(1.0 / *factor);
+    if (!(room >= 2.0) || std::abs(room * *factor - 1.0) > kSameFactor) return;
+    keep("loss_type-dr_grpo",
+         fmt::format(
+             "loss_type is dr_grpo: the loss is divided by the rows and by {:g} (max_completion_length)",
+             room),
+         slopes / room);
   }
 
   double mismatch(const at::Tensor& slopes) const {

@@ -37,6 +37,7 @@ class SumsSearch {
     if (has_pairs(layout_) || subject_.batch.sequence_inputs.contains(inputs::kReferenceSums)) means();
     if (has_pairs(layout_) && sequences_ % 2 == 0 && sequences_ / 2 <= kMostPairs) pairs();
     ratios();
+    focal();
     return std::move(found_);
   }
 
@@ -98,6 +99,19 @@ class SumsSearch {
                       by),
           at::zeros_like(log_p_).index_copy(0, index, slopes));
     }
+  }
+
+  /// A focal loss, (1 - p)^gamma times the cross-entropy, whose slope by log p has a part of the factor's
+  /// own.
+  void focal() {
+    if (subject_.objective != "sft") return;
+    const at::Tensor own = slopes_of(subject_.batch, log_p_);
+    if (!own.defined()) return;
+    const at::Tensor p = log_p_.exp(), rest = (1.0 - p).clamp_min(1e-12);
+    for (const double gamma : {1.0, 2.0, 0.5, 3.0, 5.0})
+      add(fmt::format("focal-{:g}", gamma),
+          fmt::format("the loss is a focal one: each token's is multiplied by (1 - p)^{:g}", gamma),
+          own * rest.pow(gamma - 1.0) * (rest - p * log_p_ * gamma));
   }
 
   /// Ratios of whole completions, without the root by their length.

@@ -91,13 +91,16 @@ class PartsSearch {
     const auto sequences = static_cast<int64_t>(subject_.batch.offsets.size()) - 1;
     if (sequences > kMostRows) return;
     rows_.clear();
+    lengths_.clear();
     const ScoredValues units =
         has_zero_advantage() ? slopes_of_unit_advantages(subject_, linear_) : ScoredValues{};
     rest_ = truth_.clone();
     for (int64_t i = 0; i < sequences; ++i) {
       const auto index = static_cast<size_t>(i);
       const bool has_none = !facts_.advantages.empty() && facts_.advantages[index] == 0.0;
-      const at::Tensor part = gauge_.vector_of(linear_.gradients_of(has_none ? units : slopes, {i}));
+      const Tensors own = linear_.gradients_of(has_none ? units : slopes, {i});
+      const at::Tensor part = gauge_.vector_of(own);
+      lengths_.push_back(norm_of_all(own));
       rows_.push_back(is_nothing(part) ? at::Tensor() : part);
       if (!has_none) rest_ -= part;
     }
@@ -354,6 +357,11 @@ class PartsSearch {
       }
       if (!(residual <= limits_.residual)) continue;
       if (words.name == kRowsWeighted) {
+        if (const auto clipped = terms.empty() ? clipped_rows(facts_, weights, lengths_) : std::nullopt) {
+          any = true;
+          found(clipped->name, clipped->sentence, residual, 1.0);
+          continue;
+        }
         found(words.name, words.sentence, residual, 1.0);
         if (!unnamed_) unnamed_ = std::move(found_.back());
         unnamed_->named = false;
@@ -376,6 +384,7 @@ class PartsSearch {
   ScoredValues besides_;  // the slopes of the loss's terms but the main one
   RowFacts facts_;
   std::vector<at::Tensor> rows_;  // undefined: without a gradient
+  std::vector<double> lengths_;   // of the gradients of each
   std::vector<Term> terms_;
   std::vector<Explanation> found_;
   std::optional<Explanation> unnamed_;

@@ -14,6 +14,9 @@
 namespace streambp::verify {
 namespace {
 
+/// How alike lengths of gradients are.
+constexpr double kSameLength = 1e-5;
+
 void add_advantages(RowFacts& facts, const Batch& given) {
   if (facts.advantages.empty()) return;
   const auto sequences = static_cast<int64_t>(facts.advantages.size());
@@ -125,6 +128,27 @@ std::string list_text(const std::string& unit, const std::vector<int64_t>& numbe
 void add_other_weights(RowFacts& facts, const Batch& batch, Layout layout) {
   add_advantages(facts, batch);
   add_means(facts, batch, layout);
+}
+
+std::optional<RowWords> clipped_rows(const RowFacts& facts, const RowWeights& weights,
+                                     const std::vector<double>& lengths) {
+  double first = 0.0, number = 0.0;
+  for (size_t i = 0; i < weights.values.size(); ++i) {
+    if (!std::isfinite(weights.values[i])) continue;
+    const double own = weights.values[i] * lengths[i];
+    const double error = 4.0 * weights.deviations[i] * lengths[i] + kSameLength * own;
+    if (!(own > 0.0)) return std::nullopt;
+    if (number == 0.0) first = own;
+    if (std::abs(own - first) > error) return std::nullopt;
+    number += 1.0;
+  }
+  if (number < 2.0) return std::nullopt;
+  return RowWords{
+      "rows-clipped",
+      fmt::format("each {0}'s gradient is clipped by itself, before they are added: all have the same norm, "
+                  "{1:.4g} (a norm of {2:.4g} where they are averaged)",
+                  facts.unit, first, first * number),
+      1.0};
 }
 
 }  // namespace streambp::verify

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,11 @@ struct RowWords {
 /// What gives such weights: everything that does, the simplest first; never nothing, but kRowsWeighted.
 inline constexpr const char* kRowsWeighted = "rows-weighted";
 std::vector<RowWords> words_for(const RowFacts& facts, const RowWeights& weights);
+
+/// That rows, whose gradients have these `lengths` where they weigh 1, are clipped each by itself: all are as
+/// long.
+std::optional<RowWords> clipped_rows(const RowFacts& facts, const RowWeights& weights,
+                                     const std::vector<double>& lengths);
 
 /// Whose advantages each row has, in words.
 std::string permutation_text(const std::vector<size_t>& from);

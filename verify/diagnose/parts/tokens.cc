@@ -261,6 +261,12 @@ class TokenSearch {
       if (words) texts.emplace_back(words->name, words->sentence);
     }
     if (texts.empty()) {
+      const at::Tensor which = scored.ne(0.0).nonzero().squeeze(1);
+      if (const auto words = words_of_lost_columns(
+              indices.column.index_select(0, tokens_.index_select(0, which)), gone.index_select(0, which)))
+        texts.emplace_back(words->name, words->sentence);
+    }
+    if (texts.empty()) {
       std::vector<int64_t> numbers;
       for (int64_t i = 0; i < std::min(lost_tokens.numel(), kMostListed); ++i)
         numbers.push_back(lost_tokens[i].item<int64_t>());

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <fmt/format.h>
 #include <map>
 #include <set>
 
 #include "verify/diagnose/wrong_engine/other_weights.h"
+#include "verify/diagnose/wrong_rows.h"
 
 namespace streambp::verify {
 namespace {
 
-/// A gradient this much smaller than the truth is none.
-constexpr double kNoGradient = 1e-12;
 /// Of code that works by chunks: one for every size of chunk.
 const std::set<std::string> kOfChunks{"detached", "chunk mask", "positions", "recurrence"};
 
@@ -38,6 +38,17 @@ std::vector<std::string> without_gradient(const Tensors& gradients, const Tensor
     if (own <= none * of_truth.norm().item<double>()) without.push_back(name);
   }
   return without;
+}
+
+/// Whether a parameter of this expert has a gradient.
+bool expert_has_gradient(const Tensors& gradients, int64_t expert) {
+  const std::string of_one = fmt::format(".experts.{}.", expert);
+  return std::any_of(gradients.begin(), gradients.end(), [&](const auto& entry) {
+    const auto& [name, gradient] = entry;
+    if (has_name(name, of_one.c_str())) return gradient.any().template item<bool>();
+    return gradient.dim() == 3 && has_name(name, "experts") && expert < gradient.size(0) &&
+           gradient.select(0, expert).any().template item<bool>();
+  });
 }
 
 /// Whether a mistake leaves some of the parameters with such names without a gradient.
@@ -124,6 +135,8 @@ void drop_contradicted(std::vector<Hypothesis>& all, const Tensors& gradients, c
   const auto has_some = [&](const std::string& kind) { return trained.contains(kind) && !has_none(kind); };
   std::erase_if(all, [&](const Hypothesis& each) {
     const WrongSettings settings = each.settings();
+    if (settings.experts == WrongExperts::kLostExpert && noise < kNoGradient)
+      return expert_has_gradient(gradients, settings.expert_capacity);
     return std::any_of(settings.missing_norms.begin(), settings.missing_norms.end(), has_some) ||
            std::any_of(settings.weights.begin(), settings.weights.end(), [&](const WeightChange& change) {
              return change.how == WeightChange::How::kAbsent

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fmt/ranges.h>
+#include <functional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "streambp/model/scored.h"
@@ -12,6 +14,12 @@
 #include "verify/diagnose/trials/hypotheses_table.h"
 
 namespace streambp::verify {
+namespace {
+
+/// Starts of documents are looked at one by one where there are no more.
+constexpr int64_t kMostDocuments = 6;
+
+}  // namespace
 
 bool Hypothesis::is_of_the_loss() const {
   static const std::set<std::string> kAbout{"options", "reference", "old", "normaliser", "advantages"};
@@ -33,10 +41,14 @@ std::vector<Hypothesis> HypothesisTable::all() {
   labels();
   inputs();
   attention();
+  documents();
   rotary();
   weights();
   backward_rules();
+  lost_paths();
   experts();
+  recurrences();
+  quantised();
   kinds_of_weights();
   gradients();
   chunked_labels();
@@ -117,6 +129,17 @@ void HypothesisTable::labels() {
   add("labels-shifted-twice", "targets",
       "labels are shifted twice: logits are scored on the token after the next",
       [](WrongSettings& s) { s.target_shift = -1; });
+  if (knows_padding() && has_left_padding()) {
+    for (const BlindQueries blind :
+         {BlindQueries::kRowWithSlope, BlindQueries::kRow, BlindQueries::kThemselves, BlindQueries::kNothing})
+      add("labels-shifted-twice", "targets",
+          "labels are shifted twice: logits are scored on the token after the next, those of padding too",
+          [blind](WrongSettings& s) {
+            s.target_shift = -1;
+            s.padding_runs = true;
+            s.blind = blind;
+          });
+  }
   if (kind_.layout == Layout::kLabels && scored_indices(batch_).size(0) < batch_.size() - sequences()) {
     add("prompt-scored", "targets",
         "tokens whose label is masked, as a prompt's are, are scored on the next token",
@@ -157,10 +180,96 @@ void HypothesisTable::inputs() {
     add("old-missing", "old", "the old log-probabilities are not used: they are the policy's own",
         [](WrongSettings& s) { s.old_is_policy = true; });
   }
+  shifted_inputs();
   // Those that are alike in a row are explained by its weight.
   if (batch_.token_inputs.contains(inputs::kAdvantages) && row_facts(batch_, kind_.layout).advantages.empty())
     advantages();
   other_options();
+}
+
+/// Log-probabilities that belong to the token before, or after.
+void HypothesisTable::shifted_inputs() {
+  for (const auto& [name, about, text, field] :
+       {std::tuple{inputs::kOldLogProbabilities, "old", "old", &WrongSettings::old_shift},
+        std::tuple{inputs::kReferenceLogProbabilities, "reference", "reference's",
+                   &WrongSettings::reference_shift}}) {
+    if (!batch_.token_inputs.contains(name)) continue;
+    for (const int64_t by : {int64_t{1}, int64_t{-1}})
+      add(fmt::format("{}-shifted{}", about, by > 0 ? "" : "-back"), about,
+          fmt::format(
+              "the {} log-probabilities are shifted by one token: each token has those of the one {} it",
+              text, by > 0 ? "before" : "after"),
+          [field = field, by](WrongSettings& s) { s.*field = by; });
+  }
+}
+
+/// Packed documents, one of which begins elsewhere, or nowhere.
+void HypothesisTable::documents() {
+  if (kind_.layout != Layout::kLabels || !batch_.positions.eq(indices_.in_sequence).all().item<bool>())
+    return;
+  std::vector<int64_t> numbers;  // of documents that begin within a row
+  for (int64_t i = 1; i < sequences(); ++i) {
+    const int64_t first = batch_.offsets[static_cast<size_t>(i)];
+    if (indices_.row[first].equal(indices_.row[first - 1])) numbers.push_back(i);
+  }
+  if (numbers.empty()) return;
+  const auto starts_with = [&](const std::vector<int64_t>& moved, int64_t by) {
+    std::vector<int64_t> starts = batch_.offsets;
+    for (const int64_t number : moved) starts[static_cast<size_t>(number)] += by;
+    return std::is_sorted(starts.begin(), starts.end(), std::less_equal<>()) ? starts
+                                                                             : std::vector<int64_t>{};
+  };
+  const auto add_starts = [&](std::string name, std::string sentence, std::vector<int64_t> starts,
+                              bool stay = false) {
+    if (starts.empty()) return;
+    add(std::move(name), "documents", std::move(sentence),
+        [starts = std::move(starts), stay](WrongSettings& s) {
+          s.document_starts = starts;
+          s.positions_stay = stay;
+        });
+  };
+  for (const int64_t by : {int64_t{1}, int64_t{-1}})
+    add_starts(by > 0 ? "documents-late" : "documents-early",
+               fmt::format("documents of a row begin one token {}", by > 0 ? "late" : "early"),
+               starts_with(numbers, by));
+  if (std::ssize(numbers) > kMostDocuments) return;
+  std::vector<int64_t> last_of_rows;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const auto row_of = [&](int64_t number) {
+      return indices_.row[batch_.offsets[static_cast<size_t>(number)]].item<int64_t>();
+    };
+    if (i + 1 == numbers.size() || row_of(numbers[i]) != row_of(numbers[i + 1]))
+      last_of_rows.push_back(numbers[i]);
+  }
+  const auto without = [&](const std::vector<int64_t>& lost) {
+    std::vector<int64_t> starts;
+    for (int64_t i = 0; i < std::ssize(batch_.offsets); ++i) {
+      if (std::find(lost.begin(), lost.end(), i) == lost.end())
+        starts.push_back(batch_.offsets[static_cast<size_t>(i)]);
+    }
+    return starts;
+  };
+  for (const bool stay : {false, true}) {
+    const char* const positions = stay ? ", and its positions begin anew" : ", and its positions go on";
+    const char* const name = stay ? "-lost-positions-stay" : "-lost";
+    if (last_of_rows.size() < numbers.size() && last_of_rows.size() > 1)
+      add_starts(fmt::format("last-documents{}", name),
+                 fmt::format("the last document of each row goes on from the one before: its start is lost "
+                             "(the last of cu_seqlens){}",
+                             positions),
+                 without(last_of_rows), stay);
+    for (const int64_t number : numbers)
+      add_starts(fmt::format("document-{}{}", number, name),
+                 fmt::format("document {}{} goes on from the one before: its start is lost{}", number,
+                             number + 1 == sequences() ? ", the last document," : "", positions),
+                 without({number}), stay);
+  }
+  for (const int64_t number : numbers) {
+    for (const int64_t by : {int64_t{1}, int64_t{-1}})
+      add_starts(fmt::format("document-{}-{}", number, by > 0 ? "late" : "early"),
+                 fmt::format("document {} begins one token {}", number, by > 0 ? "late" : "early"),
+                 starts_with({number}, by));
+  }
 }
 
 /// Options that are ignored, or have another of the values that they may have.

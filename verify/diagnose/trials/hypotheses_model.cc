@@ -281,6 +281,8 @@ void HypothesisTable::weights() {
           [](WrongSettings& s) { s.padding_routed = true; });
   }
   if (!subject_.model.has_adapters()) return;
+  add("adapters-bf16", "adapters' precision", "adapters' matrices (lora_A, lora_B) are rounded to bfloat16",
+      [](WrongSettings& s) { s.narrow = NarrowValues::kAdapters; });
   for (const auto& [name, power, text] :
        {std::tuple{"adapter-scale-alpha", 1.0, "alpha instead of alpha / r"},
         std::tuple{"adapter-scale-rslora", 0.5, "alpha / sqrt(r) instead of alpha / r"},

@@ -26,6 +26,8 @@ class HypothesisTable {
   // hypotheses.cc: of targets, padding, and an objective's inputs
   void labels();
   void inputs();
+  void shifted_inputs();
+  void documents();
   void other_options();
   void advantages();
   bool is_new_advantage(const at::Tensor& changed);
@@ -44,6 +46,10 @@ class HypothesisTable {
 
   // hypotheses_weights.cc: of kinds of weights
   void backward_rules();
+  void lost_paths();
+  void quantised();
+  void recurrences();
+  void capacities();
   void experts();
   void kinds_of_weights();
   void gates();

@@ -1,7 +1,11 @@
 // Hypotheses about single kinds of weights: left out, turned round, norms that are missing or taken
 // otherwise.
+#include <cmath>
 #include <fmt/format.h>
 #include <map>
+#include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "streambp/model/config/parameter_shapes.h"
@@ -12,6 +16,9 @@ namespace streambp::verify {
 namespace {
 
 using How = WeightChange::How;
+
+/// Experts are left out one by one where there are no more.
+constexpr int64_t kMostLostExperts = 16;
 
 /// What a name of a kind is called in a sentence: without the ending that all have.
 std::string called(const std::string& kind) {
@@ -36,8 +43,122 @@ void HypothesisTable::backward_rules() {
         [](WrongSettings& s) { s.rotation_straight = true; });
 }
 
+/// What a layer's parts hand on to their input, but for one way.
+void HypothesisTable::lost_paths() {
+  add("residual-straight-mlp", "residual's slope",
+      "no gradient flows through the residual that the MLP is added to: what is below has the MLP's part "
+      "alone (a "
+      "fused sum and norm sends back the norm's)",
+      [](WrongSettings& s) { s.lost_path = LostPath::kResidualOfMlp; });
+  add("residual-straight-attention", "residual's slope",
+      "no gradient flows through the residual that attention is added to: what is below has attention's part "
+      "alone (a "
+      "fused sum and norm sends back the norm's)",
+      [](WrongSettings& s) { s.lost_path = LostPath::kResidualOfAttention; });
+  if (subject_.model.has_adapters())
+    add("adapters-straight", "adapters' slope",
+        "no gradient flows through the adapters to what they read: the weights they adapt alone send one "
+        "back",
+        [](WrongSettings& s) { s.lost_path = LostPath::kAdapters; });
+}
+
+/// Weights, and what linear maps read, as quantised training has them.
+void HypothesisTable::quantised() {
+  if (!subject_.model.has_adapters() && !subject_.model.has_value_head()) {
+    for (const auto& [name, how, text] :
+         {std::tuple{"int8-rows", How::kInt8Rows, "int8, each row with a scale of its own"},
+          std::tuple{"int8", How::kInt8, "int8, each matrix with one scale"},
+          std::tuple{"float8-rows", How::kFloat8Rows, "float8 (e4m3), each row with a scale of its own"},
+          std::tuple{"float8", How::kFloat8, "float8 (e4m3), each matrix with one scale"}})
+      add(fmt::format("weights-{}", name), "quantised weights",
+          fmt::format("the layers' matrices are quantised: rounded to {}", text),
+          [how = how](WrongSettings& s) {
+            s.weights = {{kAllMatrices, how}};
+          });
+  }
+  for (const auto& [endings, text] :
+       {std::pair{"self_attn.q_proj.weight self_attn.k_proj.weight self_attn.v_proj.weight ",
+                  "q_proj, k_proj and v_proj read"},
+        std::pair{"self_attn.o_proj.weight ", "o_proj reads"},
+        std::pair{"mlp.gate_proj.weight mlp.up_proj.weight ", "gate_proj and up_proj read"},
+        std::pair{"mlp.down_proj.weight ", "down_proj reads"},
+        std::pair{
+            "self_attn.q_proj.weight self_attn.k_proj.weight self_attn.v_proj.weight self_attn.o_proj.weight "
+            "mlp.gate_proj.weight mlp.up_proj.weight mlp.down_proj.weight ",
+            "the layers' linear maps read"}}) {
+    for (const bool by_token : {false, true})
+      add(fmt::format("float8-inputs-{}{}", text, by_token ? "-by-token" : ""), "float8 inputs",
+          fmt::format("what {} is rounded to float8 (e4m3){}", text,
+                      by_token ? ", each token with a scale of its own" : ""),
+          [endings = std::string(endings), by_token](WrongSettings& s) {
+            s.narrow_inputs = {endings, by_token};
+          });
+  }
+}
+
+/// Parts of a recurrent layer's rule.
+void HypothesisTable::recurrences() {
+  const DeltaRuleSettings& rule = config_.delta_rule;
+  if (rule.value_heads == 0 || rule.convolution_alone || rule.beside_attention) return;
+  add("no-activation-behind-convolution", "recurrent rule",
+      "there is no activation (SiLU) behind the recurrent layers' convolution",
+      [](WrongSettings& s) { s.recurrence.no_activation = true; });
+  add("no-decay", "recurrent rule",
+      "the recurrent layers' state has no decay (A_log, dt_bias): it keeps what it has",
+      [](WrongSettings& s) { s.recurrence.no_decay = true; });
+  if (!rule.state_space)
+    add("delta-beta-doubled", "recurrent rule",
+        "beta of the delta rule is twice as large, up to 2, so that its eigenvalues are negative too "
+        "(allow_neg_eigval)",
+        [](WrongSettings& s) { s.recurrence.beta = 2.0; });
+  if (!rule.state_space)
+    add("delta-heads-not-normed", "recurrent rule",
+        "queries and keys of the delta rule are not normed (use_qk_l2norm_in_kernel)",
+        [](WrongSettings& s) { s.recurrence.heads_not_normed = true; });
+}
+
+/// Experts that take no more tokens than their share.
+void HypothesisTable::capacities() {
+  const auto add_capacities = [&](int64_t tokens, bool padding) {
+    std::set<int64_t> seen;
+    for (const double factor : {1.0, 1.25, 1.5, 2.0}) {
+      const double choices = static_cast<double>(tokens * config_.mixture.num_experts_per_tok);
+      const auto capacity = static_cast<int64_t>(
+          std::ceil(factor * choices / static_cast<double>(config_.mixture.num_experts) - 1e-9));
+      if (capacity >= tokens || !seen.insert(capacity).second) continue;
+      add(fmt::format("capacity-{}{}", capacity, padding ? "-with-padding" : ""), "experts",
+          fmt::format(
+              "an expert takes {} tokens{}, its even share of {} times {:g}, and those that come after are "
+              "dropped (capacity_factor)",
+              capacity, padding ? ", padding among them" : "", tokens, factor),
+          [capacity, padding](WrongSettings& s) {
+            s.experts = WrongExperts::kCapacity;
+            s.expert_capacity = capacity;
+            s.padding_runs = padding;
+          });
+    }
+  };
+  add_capacities(batch_.size(), false);
+  if (knows_padding()) add_capacities(batch_.padded_rows * batch_.padded_columns, true);
+}
+
 void HypothesisTable::experts() {
   if (config_.mixture.num_experts == 0) return;
+  if (config_.mixture.num_experts_per_tok > 1)
+    add("reversed-weights", "experts",
+        "a token's experts have each other's weights: in the reverse order, as where choices are sorted and "
+        "weights "
+        "are not",
+        [](WrongSettings& s) { s.experts = WrongExperts::kReversedWeights; });
+  capacities();
+  for (int64_t expert = 0;
+       expert < config_.mixture.num_experts && config_.mixture.num_experts <= kMostLostExperts; ++expert)
+    add(fmt::format("lost-expert-{}", expert), "experts",
+        fmt::format("what expert {} gives is lost, as that of a rank that does not answer", expert),
+        [expert](WrongSettings& s) {
+          s.experts = WrongExperts::kLostExpert;
+          s.expert_capacity = expert;
+        });
   add("weighted-inputs", "experts",
       "experts' weights multiply their input, not what they give (apply_router_weight_on_input)",
       [](WrongSettings& s) { s.experts = WrongExperts::kWeightedInputs; });

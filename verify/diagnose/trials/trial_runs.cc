@@ -1,6 +1,7 @@
 #include "verify/diagnose/trials/trial_runs.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <set>
 #include <utility>
 
@@ -10,9 +11,30 @@
 namespace streambp::verify {
 
 bool is_of_backward_pass(const std::string& about) {
-  static const std::set<std::string> kAbout{"detached",        "tied embedding",  "padding row",     "sums",
-                                            "softcap's slope", "softmax's slope", "rotation's slope"};
+  static const std::set<std::string> kAbout{
+      "detached",        "tied embedding",   "padding row",      "sums",           "softcap's slope",
+      "softmax's slope", "rotation's slope", "residual's slope", "adapters' slope"};
   return kAbout.contains(about);
+}
+
+bool is_elsewhere(const std::string& about, const Location& location) {
+  const auto wrong = [&](std::initializer_list<Role> roles) {
+    return std::any_of(roles.begin(), roles.end(), [&](Role role) { return location.roles.contains(role); });
+  };
+  // What flows through layers is right: sums are wrong, or a parameter's own part.
+  if (location.flow_is_right && location.kind == Location::Kind::kAlone)
+    return about.ends_with("'s slope") || about.ends_with("s' slope") || about == "detached";
+  if (location.kind != Location::Kind::kBetween) return false;
+  if (about == "tied embedding" || about == "padding row") return true;
+  const bool above_attention = wrong(
+      {Role::kAfterMlp, Role::kExperts, Role::kMlp, Role::kRouter, Role::kBeforeMlp, Role::kAfterAttention});
+  if (location.factor) return about != "sums";  // a part that is left out is no multiple
+  const bool one_of_both =
+      location.roles_there.contains(Role::kValues) && wrong({Role::kKeys}) != wrong({Role::kValues});
+  if (about == "detached") return above_attention || one_of_both || wrong({Role::kOutput, Role::kQueries});
+  if (about == "softmax's slope" || about == "softcap's slope" || about == "rotation's slope")
+    return above_attention || wrong({Role::kOutput, Role::kValues});
+  return false;
 }
 
 TrialRuns::TrialRuns(const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth,

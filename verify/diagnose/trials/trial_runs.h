@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "verify/diagnose/locate.h"
 #include "verify/diagnose/numbers.h"
 #include "verify/diagnose/trials/head_trials.h"
 #include "verify/diagnose/trials/likely_pairs.h"
@@ -22,6 +23,9 @@ struct Tried {
 
 /// Whether a mistake leaves the loss and the forward pass as they are: by what it is about.
 bool is_of_backward_pass(const std::string& about);
+
+/// Whether a mistake in the backward pass can't leave right what is right by `location`: by what it is about.
+bool is_elsewhere(const std::string& about, const Location& location);
 
 class TrialRuns {
  public:

@@ -90,11 +90,26 @@ const std::vector<ConfigChange>& named_changes() {
   return kNamed;
 }
 
+/// Falcon-H1's factors.
+const std::vector<ConfigChange>& multipliers() {
+  static const std::vector<ConfigChange> kMultipliers{
+      {"key-multiplier-missing", "keys are not scaled (key_multiplier is 1)",
+       [](Config& c) { c.key_multiplier = c.query_multiplier; }},
+      {"attention-multiplier-missing", "what attention gives is not scaled (attention_out_multiplier is 1)",
+       [](Config& c) { c.attention_multiplier = 1.0; }},
+      {"gate-multiplier-missing", "the MLP's gate is not scaled (the first of mlp_multipliers)",
+       [](Config& c) { c.gate_multiplier = 1.0; }},
+      {"down-multiplier-missing", "what the MLP gives is not scaled (the second of mlp_multipliers)",
+       [](Config& c) { c.down_multiplier = 1.0; }}};
+  return kMultipliers;
+}
+
 }  // namespace
 
 const std::vector<ConfigChange>& config_changes() {
   static const std::vector<ConfigChange> kChanges = [] {
     std::vector<ConfigChange> all = named_changes();
+    all.insert(all.end(), multipliers().begin(), multipliers().end());
     for (ConfigChange& each : config_switches()) all.push_back(std::move(each));
     return all;
   }();

@@ -21,6 +21,7 @@
 #include "verify/diagnose/wrong_engine/plain_head.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
 #include "verify/diagnose/wrong_engine/wrong_mixture.h"
+#include "verify/diagnose/wrong_engine/wrong_recurrence.h"
 #include "verify/evaluation.h"
 
 namespace streambp::verify {
@@ -95,7 +96,8 @@ class LayerPass {
     if (request.divergence != Divergence::kNone) head.teacher = {teacher_, teacher_hidden()};
     HeadOutcome outcome;
     const bool plain = settings_.target_slope_rounded || settings_.final_softcap_straight ||
-                       settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0;
+                       settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0 ||
+                       settings_.more_logits > 0.0;
     at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
                             : full_head(head, *objective_, hidden, ops_, outcome);
     if (settings_.z_loss != 0.0) loss = loss + z_loss(model_, settings_, hidden, scored) * settings_.z_loss;
@@ -184,20 +186,30 @@ class LayerPass {
 
   at::Tensor layer(Model& model, int64_t index, const at::Tensor& x, Rows rows, const Before& before,
                    KeysValues& own) {
-    const DecoderLayer& layer = model.layers()[static_cast<size_t>(index)];
     LayerRun run{&model == &model_ ? static_cast<const ModelOps&>(ops_) : own_ops()};
     run.balance = balance_.get();
+    if (settings_.experts != WrongExperts::kNone && &model == &model_ && model.config().is_sparse(index))
+      return with_wrong_experts(index, x, std::move(rows), before, run, own);
+    return by(model.layers()[static_cast<size_t>(index)], model, index, x, std::move(rows), before, run, own);
+  }
+
+  /// By a layer that stands for the one of this index.
+  at::Tensor by(const DecoderLayer& layer, Model& model, int64_t index, const at::Tensor& x, Rows rows,
+                const Before& before, const LayerRun& run, KeysValues& own) {
     if (leaks(model, index)) rows.offsets = by_rows_;
     if (settings_.picks != nullptr && &model == &model_) order_picks(layer, index, x, rows, before);
     if (layer.is_recurrent() && layer.has_mixer()) {
-      if (settings_.leak == Leak::kState) return by_halves(layer, x, rows, run, by_rows_, rows.offsets);
-      if (settings_.leak == Leak::kConvolution) return by_halves(layer, x, rows, run, rows.offsets, by_rows_);
+      if (settings_.recurrence != WrongRecurrence{} && &model == &model_)
+        return wrong_recurrent_layer(layer, x, rows, run, settings_.recurrence, sinks_);
+      if (settings_.leak == Leak::kState)
+        return recurrent_layer_by_halves(layer, x, rows, run, by_rows_, rows.offsets);
+      if (settings_.leak == Leak::kConvolution)
+        return recurrent_layer_by_halves(layer, x, rows, run, rows.offsets, by_rows_);
       if (settings_.state_restart.size > 0 || settings_.convolution_restart.size > 0)
-        return by_halves(layer, x, rows, run, restarted(rows.offsets, settings_.state_restart),
-                         restarted(rows.offsets, settings_.convolution_restart));
+        return recurrent_layer_by_halves(layer, x, rows, run,
+                                         restarted(rows.offsets, indices_, settings_.state_restart),
+                                         restarted(rows.offsets, indices_, settings_.convolution_restart));
     }
-    if (settings_.experts != WrongExperts::kNone && &model == &model_ && model.config().is_sparse(index))
-      return with_wrong_experts(index, x, rows, before, run, own);
     if (layer.is_recurrent() || !attention_is_wrong(index)) {
       if (layer.is_recurrent() && wrong_.hidden_key.any().item<bool>() && !settings_.padding_in_states)
         throw InputError("--diagnose: padding that a recurrent layer's state would know");
@@ -217,7 +229,7 @@ class LayerPass {
   }
 
   /// A layer whose experts give nothing, and then what wrong ones do.
-  at::Tensor with_wrong_experts(int64_t index, const at::Tensor& x, const Rows& rows, const Before& before,
+  at::Tensor with_wrong_experts(int64_t index, const at::Tensor& x, Rows rows, const Before& before,
                                 const LayerRun& run, KeysValues& own) {
     const Config& config = model_.config();
     if (config.norms_outputs() || config.parallel || config.has_streams() || config.mixture.next_to_mlp ||
@@ -229,10 +241,10 @@ class LayerPass {
     without.mixture.shared_expert = {};
     without.mixture.shared_expert_gate = nullptr;
     const DecoderLayer& half = halves_.emplace_back(config, index, without);
-    LayerOutput output = half.forward(x, rows, before, run);
-    own = output.own.attention;
-    const at::Tensor normed = run.ops.rms_norm(output.hidden, right.weights().before_mlp);
-    return output.hidden + wrong_mixture(normed, right.weights().mixture, settings_.experts);
+    const at::Tensor hidden = by(half, model_, index, x, std::move(rows), before, run, own);
+    const at::Tensor normed = run.ops.rms_norm(hidden, right.weights().before_mlp);
+    return hidden +
+           wrong_mixture(normed, right.weights().mixture, settings_.experts, settings_.expert_capacity);
   }
 
   /// Has the layer's indexer pick, says what it did, and puts other picks in their place: the layer's run
@@ -249,28 +261,6 @@ class LayerPass {
     const auto found = settings_.picks->orders.find(index);
     if (found == settings_.picks->orders.end()) return;
     rows.picks->keep(index, 0, picks.index_copy_(0, found->second.rows, found->second.picks));
-  }
-
-  /// Where sequences begin, and chunks of them.
-  std::vector<int64_t> restarted(const std::vector<int64_t>& offsets, const Cut& cut) const {
-    if (cut.size == 0) return offsets;
-    const at::Tensor begins = chunk_starts(indices_, cut).eq(indices_.in_sequence).nonzero().squeeze(1);
-    std::vector<int64_t> all(begins.data_ptr<int64_t>(), begins.data_ptr<int64_t>() + begins.numel());
-    all.insert(all.end(), offsets.begin(), offsets.end());
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    return all;
-  }
-
-  /// A recurrent layer whose state and convolution have beginnings of their own.
-  static at::Tensor by_halves(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows,
-                              const LayerRun& run, const std::vector<int64_t>& of_state,
-                              const std::vector<int64_t>& of_convolution) {
-    const DecoderLayer::Weights& w = layer.weights();
-    if (w.block.is_there()) throw InputError("--diagnose: mistakes of a state behind a shared block");
-    const at::Tensor input = own_ops().rms_norm(x, w.before_attention);
-    const at::Tensor attended = delta_rule_forward(w.delta_rule, input, of_state, {}, of_convolution).hidden;
-    return layer.feed_forward(linear_add(x, attended, *w.o_proj), x, rows, run);
   }
 
   at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {
@@ -339,14 +329,23 @@ class LayerPass {
     }
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     if (settings_.blind != BlindQueries::kThemselves) {
-      const at::Tensor row = (of_query(indices_.sequence) == of_key(indices_.sequence)).to(at::kDouble);
-      weights = at::where(blind, settings_.blind == BlindQueries::kRow ? row / row.sum(1, true) : row * 0.0,
-                          weights);
+      const at::Tensor row = of_query(indices_.sequence) == of_key(indices_.sequence);
+      weights = at::where(blind, of_blind(row, q, k, settings.scoring.scale), weights);
     }
     const at::Tensor attended = same.defined()
                                     ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
                                     : at::matmul(weights, v);
     return attended.transpose(0, 1);
+  }
+
+  /// What queries that see nothing give their `row`.
+  at::Tensor of_blind(const at::Tensor& row, const at::Tensor& q, const at::Tensor& k, double scale) const {
+    const at::Tensor even = row.to(at::kDouble);
+    if (settings_.blind == BlindQueries::kNothing) return even * 0.0;
+    if (settings_.blind == BlindQueries::kRow) return even / even.sum(1, true);
+    const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
+    return at::softmax((scores - scores.detach()).masked_fill(~row, -std::numeric_limits<double>::infinity()),
+                       -1);
   }
 
   Model& model_;

@@ -10,6 +10,11 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.vocabulary_shards = settings.balanced_ranks = 0;
   settings.target_shift = plain.target_shift;
   settings.experts = plain.experts;
+  settings.expert_capacity = settings.old_shift = settings.reference_shift = 0;
+  settings.recurrence = plain.recurrence;
+  settings.padding_runs = settings.positions_stay = false;
+  settings.document_starts.clear();
+  settings.more_logits = 0.0;
   settings.rotation_straight = settings.softmax_without_sum = false;
   settings.first_label = settings.no_last_column = settings.padding_scored = settings.prompt_scored = false;
   settings.labels_of_chunk = settings.normaliser = plain.normaliser;
@@ -26,7 +31,8 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
   settings.target_slope_rounded = settings.key_value_heads_in_turn = settings.prompt_sees_itself = false;
   settings.attention_softcap_straight = settings.final_softcap_straight = false;
-  if (settings.narrow != NarrowValues::kRouter) settings.narrow = plain.narrow;
+  if (settings.narrow != NarrowValues::kRouter && settings.narrow != NarrowValues::kAdapters)
+    settings.narrow = plain.narrow;
   settings.rotation = NarrowRotation::kNone;
   settings.z_loss = 0.0;
   settings.missing_norms.clear();

@@ -30,6 +30,20 @@ at::Tensor narrowed(const at::Tensor& x) {
   return x + (narrow(x) - x).detach();
 }
 
+at::Tensor in_float8(const at::Tensor& x, const at::Tensor& scale) {
+  return (x / scale).to(at::kFloat8_e4m3fn).to(x.scalar_type()) * scale;
+}
+
+at::Tensor narrow_input(const at::Tensor& x, const std::string& name, const NarrowInputs& inputs) {
+  const size_t at = name.rfind(".layers.");
+  if (inputs.endings.empty() || at == std::string::npos) return x;
+  const size_t kind = name.find('.', at + std::string(".layers.").size()) + 1;
+  if (inputs.endings.find(name.substr(kind) + " ") == std::string::npos) return x;
+  const at::Tensor scale = inputs.by_token ? x.detach().abs().amax(-1, true).clamp_min(1e-12) / kLargestFloat8
+                                           : at::ones({1}, x.options());
+  return x + (in_float8(x.detach(), scale) - x).detach();
+}
+
 void narrow_rotation(const Config& config, NarrowRotation rotation, Stream& stream) {
   if (rotation == NarrowRotation::kNone) return;
   if (stream.rope.angles.defined()) throw InputError("--diagnose: frequencies that are trained");

@@ -4,9 +4,12 @@
 #include <cctype>
 
 #include "streambp/error.h"
+#include "verify/diagnose/wrong_engine/narrow_values.h"
 
 namespace streambp::verify {
 namespace {
+
+constexpr double kLargestInt8 = 127.0;
 
 /// `x` [heads rows, ...] with `change` made of each head [heads, rows, ...].
 template <typename Change>
@@ -26,6 +29,27 @@ at::Tensor without_tail(const at::Tensor& x, const WeightChange& change) {
   });
 }
 
+bool is_rounded(WeightChange::How how) {
+  using How = WeightChange::How;
+  return how == How::kInt8Rows || how == How::kInt8 || how == How::kFloat8Rows || how == How::kFloat8;
+}
+
+at::Tensor rounded(const at::Tensor& x, WeightChange::How how) {
+  using How = WeightChange::How;
+  const bool by_rows = how == How::kInt8Rows || how == How::kFloat8Rows;
+  const at::Tensor largest = (by_rows ? x.abs().amax(-1, true) : x.abs().amax()).clamp_min(1e-300);
+  if (how == How::kInt8Rows || how == How::kInt8) {
+    const at::Tensor scale = largest / kLargestInt8;
+    return (x / scale).round() * scale;
+  }
+  return in_float8(x, largest / kLargestFloat8);
+}
+
+bool is_meant(const WeightChange& change, const std::string& name, const at::Tensor& x) {
+  return change.kind == kAllMatrices ? x.dim() >= 2 && name.find(".layers.") != std::string::npos
+                                     : change.kind == kind_of(name);
+}
+
 at::Tensor changed(const at::Tensor& x, const WeightChange& change) {
   switch (change.how) {
     case WeightChange::How::kZero:
@@ -39,13 +63,16 @@ at::Tensor changed(const at::Tensor& x, const WeightChange& change) {
       return by_heads(x, change.rows, [&](const at::Tensor& heads) { return heads.roll(change.by, 1); });
     case WeightChange::How::kAbsentTail:
       return without_tail(x, change);
+    default:
+      return rounded(x, change.how);
   }
   return x;
 }
 
 /// The transposed of the same.
 at::Tensor back(const at::Tensor& x, const WeightChange& change) {
-  if (change.how == WeightChange::How::kZero) return x;  // those of the values that are there instead
+  if (change.how == WeightChange::How::kZero || is_rounded(change.how))
+    return x;  // those of the values that are there instead
   WeightChange inverse = change;
   if (change.how == WeightChange::How::kRolled) inverse.by = -change.by;
   return changed(x, inverse);
@@ -75,7 +102,7 @@ bool changes_weights(const WrongSettings& settings) {
 at::Tensor changed_value(const Parameter& parameter, const WrongSettings& settings) {
   at::Tensor value = parameter.value;
   for (const WeightChange& change : settings.weights) {
-    if (change.kind == kind_of(parameter.name)) value = changed(value, change);
+    if (is_meant(change, parameter.name, value)) value = changed(value, change);
   }
   if (settings.step.along == nullptr) return value;
   const auto found = settings.step.along->find(parameter.name);
@@ -86,7 +113,7 @@ at::Tensor unchanged_gradient(const std::string& name, const at::Tensor& gradien
                               const WrongSettings& settings) {
   at::Tensor own = gradient;
   for (auto change = settings.weights.rbegin(); change != settings.weights.rend(); ++change) {
-    if (change->kind == kind_of(name)) own = back(own, *change);
+    if (is_meant(*change, name, own)) own = back(own, *change);
   }
   return own;
 }

@@ -7,6 +7,9 @@
 
 namespace streambp::verify {
 
+/// The kind of all matrices of layers.
+inline constexpr const char* kAllMatrices = "matrices of layers";
+
 /// A parameter's name without the numbers of its layer and expert: self_attn.q_proj.weight,
 /// mlp.experts.*.up_proj.weight, model.norm.weight.
 std::string kind_of(const std::string& name);

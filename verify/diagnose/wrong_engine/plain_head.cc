@@ -1,5 +1,6 @@
 #include "verify/diagnose/wrong_engine/plain_head.h"
 
+#include <cmath>
 #include <limits>
 
 #include "streambp/error.h"
@@ -8,6 +9,12 @@
 
 namespace streambp::verify {
 namespace {
+
+/// Of each target [m, 1], in a softmax that has more logits of 0.
+at::Tensor log_probabilities_with_more(const at::Tensor& logits, const at::Tensor& targets, double more) {
+  const at::Tensor sum = logits.logsumexp(-1, true);
+  return logits.gather(1, targets) - at::logaddexp(sum, at::full_like(sum, std::log(more)));
+}
 
 /// Of each target [m, 1], in the softmax of its own shard of the vocabulary.
 at::Tensor log_probabilities_of_shards(const at::Tensor& logits, const at::Tensor& targets,
@@ -62,6 +69,7 @@ at::Tensor plain_head(const Model& model, const WrongSettings& settings, const O
   TokenValues values;
   values.log_probabilities =
       (settings.vocabulary_shards > 0 ? log_probabilities_of_shards(logits, targets, settings)
+       : settings.more_logits > 0.0   ? log_probabilities_with_more(logits, targets, settings.more_logits)
                                       : at::log_softmax(logits, -1).gather(1, targets))
           .squeeze(1);
   if (scored.has_target.defined()) values.log_probabilities = values.log_probabilities * scored.has_target;

@@ -24,7 +24,8 @@ bool asks_for_layers(const WrongSettings& settings) {
          settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
          !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
          !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
-         settings.experts != WrongExperts::kNone || settings.rotation_straight ||
+         settings.experts != WrongExperts::kNone || settings.recurrence != WrongRecurrence{} ||
+         settings.more_logits != 0.0 || settings.padding_runs || settings.rotation_straight ||
          settings.softmax_without_sum || settings.teacher_logits != 1.0;
 }
 

@@ -48,6 +48,20 @@ void shift_targets(Batch& batch, int64_t by, const at::Tensor& first_labels) {
   for (auto& [name, values] : batch.token_inputs) values = shift(values, 0);
 }
 
+/// A token's log-probabilities are those of the one `by` before it.
+void shift_input(Batch& batch, const char* name, int64_t by) {
+  const auto found = batch.token_inputs.find(name);
+  if (by != 0 && found != batch.token_inputs.end())
+    found->second = on_stream(batch, moved(padded(batch, found->second, 0.0), by, 0.0));
+}
+
+/// Documents that begin elsewhere, and their positions with them.
+void move_documents(Batch& batch, const WrongSettings& settings) {
+  if (settings.document_starts.empty()) return;
+  batch.offsets = settings.document_starts;
+  if (!settings.positions_stay) batch.positions = token_indices(batch, false).in_sequence;
+}
+
 /// Every token but a sequence's last has a target: its own, or else the next token.
 void score_prompts(Batch& batch) {
   at::Tensor next = at::full_like(batch.tokens, kNoTarget);
@@ -143,7 +157,7 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at
                        const WrongSettings& settings) {
   WrongBatch wrong{batch, {}};
   if (settings.padding_visible || settings.padding_scored || settings.padding_routed ||
-      settings.padding_in_states) {
+      settings.padding_in_states || settings.padding_runs) {
     // Of one layer that sees it: no other does.
     wrong = with_padding(batch, input_ids, settings.padding_scored,
                          settings.padding_visible && settings.only_layer < 0);
@@ -164,6 +178,9 @@ WrongBatch wrong_batch(const Batch& batch, const at::Tensor& input_ids, const at
   if (wrong.batch.token_inputs.contains(inputs::kAdvantages))
     wrong.batch.token_inputs[inputs::kAdvantages] = wrong_advantages(wrong.batch, settings);
   exchange_rows(wrong.batch, settings);
+  shift_input(wrong.batch, inputs::kOldLogProbabilities, settings.old_shift);
+  shift_input(wrong.batch, inputs::kReferenceLogProbabilities, settings.reference_shift);
+  move_documents(wrong.batch, settings);
   return wrong;
 }
 
@@ -238,6 +255,17 @@ at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut) {
     default:
       return start_by(indices.in_sequence);
   }
+}
+
+std::vector<int64_t> restarted(const std::vector<int64_t>& offsets, const TokenIndices& indices,
+                               const Cut& cut) {
+  if (cut.size == 0) return offsets;
+  const at::Tensor begins = chunk_starts(indices, cut).eq(indices.in_sequence).nonzero().squeeze(1);
+  std::vector<int64_t> all(begins.data_ptr<int64_t>(), begins.data_ptr<int64_t>() + begins.numel());
+  all.insert(all.end(), offsets.begin(), offsets.end());
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all;
 }
 
 at::Tensor balanced_positions(const Batch& batch, int64_t ranks) {

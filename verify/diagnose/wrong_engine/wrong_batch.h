@@ -2,6 +2,8 @@
 // objective; and where its tokens stand among each other.
 #pragma once
 
+#include <vector>
+
 #include <ATen/ATen.h>
 
 #include "streambp/model/batch.h"
@@ -38,6 +40,10 @@ at::Tensor left_padding(const TokenIndices& indices);
 /// The index in its own sequence at which each token's chunk begins, [N] int64: 0 where it began earlier. Of
 /// cuts along sequences, columns and the stream.
 at::Tensor chunk_starts(const TokenIndices& indices, const Cut& cut);
+
+/// Where sequences begin, and chunks of them.
+std::vector<int64_t> restarted(const std::vector<int64_t>& offsets, const TokenIndices& indices,
+                               const Cut& cut);
 
 /// Positions [N] of rows whose columns n ranks share, rank i chunks i and 2 n - 1 - i of 2 n: each counts on
 /// from its first chunk to its second, and the next rank from there.

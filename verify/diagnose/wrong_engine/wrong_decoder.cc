@@ -1,5 +1,6 @@
 #include "verify/diagnose/wrong_engine/wrong_decoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,6 +11,15 @@
 
 namespace streambp::verify {
 namespace {
+
+/// Whether tensors of all experts are Granite's: WrongLeaves knows those of GPT-OSS, whose matrices are
+/// transposed.
+bool has_stacked_experts(const Model& model) {
+  const auto& all = model.parameters();
+  return model.config().swiglu_alpha == 0.0 && std::any_of(all.begin(), all.end(), [](const auto& parameter) {
+           return parameter->value.dim() == 3 && parameter->name.ends_with("_linear.weight");
+         });
+}
 
 at::Tensor frequencies_of(const RopeSettings& rope, const Config& config, int64_t length) {
   const std::vector<double> frequencies = rope_inverse_frequencies(rope, config.rotary_dim, length);
@@ -74,13 +84,15 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
 WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, int64_t rope_length)
     : model_(model), config_(model.config()), settings_(settings), leaves_(model, settings) {
   if (!config_.linear_attention.empty() || config_.is_latent() || config_.is_compressed() ||
-      config_.mixture.sigmoid_scores || config_.gemma4.global_head_dim > 0 || config_.has_residual_gates())
+      config_.mixture.sigmoid_scores || config_.gemma4.global_head_dim > 0 || config_.has_residual_gates() ||
+      has_stacked_experts(model))
     throw InputError("a {} model: the wrong engines have no {}", config_.family,
                      config_.is_latent()                  ? "latent attention"
                      : config_.is_compressed()            ? "attention to blocks of rows"
                      : config_.mixture.sigmoid_scores     ? "routers of sigmoids"
                      : config_.gemma4.global_head_dim > 0 ? "layers of two sizes"
                      : config_.has_residual_gates()       ? "gated residual streams"
+                     : has_stacked_experts(model)         ? "experts in one tensor, row by row"
                                                           : "recurrent layers");
   for (int64_t& window : config_.windows) {
     if (window > 0) window = settings.ignores_windows ? 0 : window + settings.window_offset;
@@ -91,8 +103,9 @@ WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, in
   if (config_.local_rope) local_frequencies_ = frequencies_of(*config_.local_rope, config_, length);
 }
 
-at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
+at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
   const bool is_head = model_.has_head() && &map == &model_.head();
+  const at::Tensor x = is_head ? given : narrow_input(given, map.weight->name, settings_.narrow_inputs);
   at::Tensor y = at::matmul(x, leaves_.matrix(*map.weight, map.first_row, is_head).t());
   if (map.bias != nullptr) y = y + leaves_.vector(*map.bias, y);
   if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed))
@@ -100,8 +113,12 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& x) {
   const LowRankAdapter& adapter = *map.adapter;
   double scale = settings_.adapter_scale_factor * (settings_.adapter_scale_one ? 1.0 : adapter.scale);
   scale *= std::pow(static_cast<double>(adapter.a->value.size(0)), settings_.adapter_rank_power);
-  const at::Tensor low = at::matmul(x, leaves_.matrix(*adapter.a).t());
-  at::Tensor delta = at::matmul(low, leaves_.matrix(*adapter.b, map.first_row).t());
+  const auto own = [&](const at::Tensor& matrix) {
+    return settings_.narrow == NarrowValues::kAdapters ? narrowed(matrix) : matrix;
+  };
+  const at::Tensor read = settings_.lost_path == LostPath::kAdapters ? x.detach() : x;
+  const at::Tensor low = at::matmul(read, own(leaves_.matrix(*adapter.a)).t());
+  at::Tensor delta = at::matmul(low, own(leaves_.matrix(*adapter.b, map.first_row)).t());
   if (adapter.bias != nullptr) delta = delta + leaves_.vector(*adapter.bias, delta);
   return (y + delta * scale) * map.output_scale;
 }
@@ -252,12 +269,15 @@ WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x
   const RmsNorm none;
   const bool bare_attention = settings_.missing_norm == MissingNorm::kAfterAttention,
              bare_mlp = settings_.missing_norm == MissingNorm::kAfterMlp;
-  const at::Tensor middle = x + norm(bare_attention ? none : w.after_attention,
-                                     attention(index, norm(w.before_attention, x), rows));
+  const LostPath lost = settings_.lost_path;
+  const at::Tensor middle =
+      (lost == LostPath::kResidualOfAttention ? x.detach() : x) +
+      norm(bare_attention ? none : w.after_attention, attention(index, norm(w.before_attention, x), rows));
   const at::Tensor normed = norm(w.before_mlp, config_.parallel ? x : middle);
   const at::Tensor fed =
       config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
-  output.hidden = middle + norm(bare_mlp ? none : w.after_mlp, fed);
+  output.hidden = (lost == LostPath::kResidualOfMlp ? middle.detach() : middle) +
+                  norm(bare_mlp ? none : w.after_mlp, fed);
   return output;
 }
 

@@ -50,7 +50,7 @@ class WrongDecoder {
   WrongLeaves& leaves() { return leaves_; }
 
  private:
-  at::Tensor linear(const Linear& map, const at::Tensor& x);
+  at::Tensor linear(const Linear& map, const at::Tensor& given);
   at::Tensor norm(const RmsNorm& norm, const at::Tensor& x);
   at::Tensor rotated(at::Tensor heads, const at::Tensor& positions, bool local) const;
   at::Tensor mask(const WrongRows& rows, int64_t window) const;

@@ -15,6 +15,12 @@ at::Tensor choices_of(const at::Tensor& x, const Mixture& right) {
   return choices.find(0, 0, x.size(0));
 }
 
+/// 1 where an expert still has room for a token, [n, k].
+at::Tensor taken(const at::Tensor& choices, int64_t experts, int64_t capacity) {
+  const at::Tensor place = at::one_hot(choices, experts).sum(1).cumsum(0).gather(1, choices);
+  return place.le(capacity).to(at::kDouble);
+}
+
 at::Tensor scores_of(const at::Tensor& x, const Mixture& right) {
   const at::Tensor logits = linear(x, {right.router}).front();
   if (right.sqrt_softplus) return at::softplus(logits).sqrt();
@@ -27,7 +33,7 @@ at::Tensor through(const GatedMlp& mlp, const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, WrongExperts wrong) {
+at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, WrongExperts wrong, int64_t capacity) {
   if (right.expert_scale != nullptr || right.experts_of_token != nullptr)
     throw InputError("--diagnose: experts whose weights are others' as well");
   const at::Tensor choices = choices_of(x, right);
@@ -38,6 +44,10 @@ at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, WrongExperts
   if (right.normalise)
     weights = weights / (weights.sum(-1, true) + right.added_to_sum).clamp_min(right.least_sum);
   weights = weights * right.scale;
+  if (wrong == WrongExperts::kReversedWeights) weights = weights.flip({1});
+  if (wrong == WrongExperts::kLostExpert) weights = weights * choices.ne(capacity).to(at::kDouble);
+  if (wrong == WrongExperts::kCapacity)
+    weights = weights * taken(choices, std::ssize(right.experts), capacity);
   at::Tensor y = at::zeros_like(x);
   for (size_t expert = 0; expert < right.experts.size(); ++expert) {
     const at::Tensor where = choices.eq(static_cast<int64_t>(expert)).nonzero();

@@ -68,6 +68,7 @@ enum class NarrowValues {
   kAttention,  // attention's probabilities
   kRouter,     // the routers' logits
   kLogits,     // the head's
+  kAdapters,   // adapters' own matrices
 };
 
 /// Norms that are not there.
@@ -76,8 +77,9 @@ enum class MissingNorm { kNone, kHeads, kAfterAttention, kAfterMlp, kFinal };
 /// What attention gives padding, which sees nothing, where later layers hear of it.
 enum class BlindQueries {
   kThemselves,
-  kRow,      // the mean of its row's values, as a softmax over equal scores
-  kNothing,  // zero
+  kRow,           // the mean of its row's values, as a softmax over equal scores
+  kRowWithSlope,  // the same, whose gradient flows to the scores, as where a mask is added to them
+  kNothing,       // zero
 };
 
 /// In packed rows, the layers, or the parts of them, that don't know where a document begins.
@@ -88,6 +90,35 @@ enum class WrongExperts {
   kNone,
   kCorrectedWeights,  // what is added to scores for the choice stays in them
   kWeightedInputs,    // they multiply what experts read, not what they give
+  kReversedWeights,   // the experts of a token have them in the reverse order
+  kLostExpert,        // what one of them gives, of number expert_capacity, is not there
+  kCapacity,          // an expert drops the tokens that come after the first expert_capacity
+};
+
+/// What is wrong within a recurrent layer's rule.
+struct WrongRecurrence {
+  bool heads_not_normed = false;  // queries and keys of a delta rule are taken as they are
+  bool no_activation = false;     // behind the convolution
+  bool no_decay = false;          // the state keeps what it has
+  double beta = 1.0;              // of a delta rule: what beta is multiplied by
+
+  bool operator==(const WrongRecurrence&) const = default;
+};
+
+/// A way that gradients flow in a layer, which the backward pass leaves out.
+enum class LostPath {
+  kNone,
+  kResidualOfMlp,        // what the MLP's output is added to
+  kResidualOfAttention,  // what attention's output is added to
+  kAdapters,             // from adapters to what they read
+};
+
+/// What linear maps of the layers read, rounded to float8 (e4m3).
+struct NarrowInputs {
+  std::string endings;    // of the maps' weights, each with a blank behind it; empty: of none
+  bool by_token = false;  // each token's numbers are scaled by their largest
+
+  bool operator==(const NarrowInputs&) const = default;
 };
 
 /// What is done to the values of parameters of one kind (other_weights.h).
@@ -99,8 +130,12 @@ struct WeightChange {
     kTwice,       // they are twice as large
     kRolled,      // of each `rows` rows the first are `by` further down, the last ones first
     kAbsentTail,  // of each `rows` rows the last `by` are 0, and no gradient reaches them
+    kInt8Rows,    // rounded to int8, each row by its largest, as weights that are quantised
+    kInt8,        // all by the largest
+    kFloat8Rows,  // the same to float8 (e4m3)
+    kFloat8,
   };
-  std::string kind;
+  std::string kind;  // kAllMatrices: those of all layers
   How how = How::kZero;
   int64_t rows = 0, by = 0;
 
@@ -133,15 +168,21 @@ struct WrongSettings {
   // Targets.
   int64_t target_shift =
       0;  // 1: logits are scored on the label at their own position; -1: on the one after the next
-  bool first_label = false;                    // with a shift of 1: a row's first token is its own label
-  bool no_last_column = false;                 // tokens of the last column have no target
-  bool padding_scored = false;                 // padding counts among the labels
-  bool prompt_scored = false;                  // so do tokens that have none: their next one is
-  Cut labels_of_chunk;                         // labels are shifted within a chunk: its last token has none
-  Cut normaliser;                              // the mean of the chunks' means
+  bool first_label = false;     // with a shift of 1: a row's first token is its own label
+  bool no_last_column = false;  // tokens of the last column have no target
+  bool padding_runs = false;    // padding is among the tokens, and no other token sees it
+  std::vector<int64_t>
+      document_starts;          // where documents begin in the stream, and its end; empty: where they do
+  bool positions_stay = false;  // then positions begin where documents should
+  bool padding_scored = false;  // padding counts among the labels
+  bool prompt_scored = false;   // so do tokens that have none: their next one is
+  Cut labels_of_chunk;          // labels are shifted within a chunk: its last token has none
+  Cut normaliser;               // the mean of the chunks' means
   std::map<std::string, std::string> options;  // of the objective, instead of the given ones
   bool reference_is_policy = false;
   bool old_is_policy = false;
+  int64_t old_shift = 0,
+          reference_shift = 0;  // how many tokens later the log-probabilities of each token stand
   AdvantageChange advantages;
   /// The sequence whose reference's log-probabilities, or advantages, each sequence has; empty: its own.
   std::vector<int64_t> reference_order, advantage_order;
@@ -189,6 +230,8 @@ struct WrongSettings {
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
   WrongExperts experts = WrongExperts::kNone;
+  int64_t expert_capacity = 0;  // or the number of one
+  WrongRecurrence recurrence;
   std::vector<WeightChange> weights;
   WeightStep step;
   double teacher_logits = 1.0;      // what a teacher's logits are multiplied by
@@ -210,7 +253,10 @@ struct WrongSettings {
   // Loss and gradients.
   bool padding_routed = false;          // a loss that balances the experts counts padding on the right
   bool final_softcap_straight = false;  // the backward pass takes it for the identity
-  double z_loss = 0.0;  // this times the mean square of the scored tokens' log-sum-exp is added
+  double z_loss = 0.0;       // this times the mean square of the scored tokens' log-sum-exp is added
+  double more_logits = 0.0;  // so many logits of 0 are in the softmax's sum besides
+  LostPath lost_path = LostPath::kNone;
+  NarrowInputs narrow_inputs;
   TiedGradient tied;
   bool padding_row_trained = false;  // the embedding has no padding_idx
   NarrowSums sums = NarrowSums::kNone;

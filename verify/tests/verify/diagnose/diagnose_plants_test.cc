@@ -180,14 +180,15 @@ TEST(DiagnosePlants, InBfloat16AboveItsNoise) {
     const double noise = precision_residual(rounded, right.truth);
     EXPECT_EQ(diagnose(right, rounded, noise).kind, Diagnosis::Kind::kRight);
     size_t above = 0;
-    Turns turns(3);
+    Turns turns(4);
     for (const Hypothesis& hypothesis : hypotheses(right.subject(), {})) {
       if (!turns.next()) continue;
       Tensors wrong = right.wrong(hypothesis.settings());
       const double effect = FitGauge(wrong, right.truth).measure(right.truth).without_factor;
       for (auto& [name, gradient] : wrong) {
         const at::Tensor off = rounded.at(name).to(at::kDouble) - right.truth.at(name);
-        gradient = (gradient + off).to(at::kBFloat16);
+        if (gradient.any().item<bool>()) gradient = gradient + off;  // what has no gradient has no noise
+        gradient = gradient.to(at::kBFloat16);
       }
       const Diagnosis found = diagnose(right, wrong, noise);
       bool named = false;
