@@ -157,13 +157,17 @@ Model equality_model(const std::string& name, uint64_t seed,
   for (const auto& parameter : model.parameters()) {
     at::Tensor& value = parameter->value;
     if (is_hash_table(parameter->name)) continue;
+    // Convolutions are drawn as large as they are trained: much larger ones would leave SiLU no bend.
+    if (parameter->name.ends_with("conv1d.weight") || parameter->name.ends_with("conv.weight")) continue;
     const bool norm = parameter->name.ends_with("norm.weight");
     // Factors of logits: 25 would make of the matrix that mixes streams one of zeros and ones.
     const bool scale = is_of_hyper_connection(parameter->name) && parameter->name.ends_with("scale");
     // Of queries, about 1 too.
     const bool of_queries = parameter->name.ends_with(".softmax_scaling.bias");
     if (norm || scale || of_queries) {
-      const double center = norm && model.config().norm_adds_one ? 0.0 : 1.0;
+      const bool adds_one =
+          model.config().norm_adds_one && !parameter->name.ends_with(".linear_attn.norm.weight");
+      const double center = norm && adds_one ? 0.0 : 1.0;
       value.sub_(center).mul_(10.0).add_(center);
     } else if (value.dim() == 1 || parameter->name == "model.embed_tokens.weight") {
       value.mul_(25.0);
