@@ -3,13 +3,17 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+from files import InputError
+
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("CMakeLists.txt", "CMakePresets.json", "bench", "reference", "scripts", "streambp", "verify")
+BUILT = ("CMakeLists.txt", "CMakePresets.json", "bench", "reference", "streambp", "verify")
+SOURCES = (*BUILT, "scripts")
 
 
 def machine_name():
@@ -29,18 +33,39 @@ def git(*words, code=False):
     return done.returncode if code else done.stdout.strip()
 
 
+def complaint_of_program(said):
+    """Why a program is not of the commit that a record would name, or None. said: the first line of its --version, "NAME VERSION (COMMIT)"."""
+    found = re.search(r"\(([0-9a-f]{7,})(, modified)?\)$", said)
+    if not found:
+        return None  # it was built without git
+    if found[2]:
+        return "it was built from modified sources"
+    changed = git("diff", "--quiet", found[1], "HEAD", "--", *BUILT, ":!*.md", code=True)
+    return f"it was built from {found[1]}, and sources have changed since" if changed == 1 else None
+
+
 def command_line():
     """The script's own, as a record names it: from the project's folder."""
     script = Path(sys.argv[0]).resolve()
     return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *sys.argv[1:]]
 
 
-def environment(*packages, gpu=None):
+def version_lines(program):
+    """What its --version says, by lines. Raises InputError where the program is not of the commit that a record would name."""
+    said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    if complaint := complaint_of_program(said[0]):
+        raise InputError(f"{Path(program).name}: {complaint}, so that its records would be no evidence; commit, build again (scripts/test.sh --quick), and run this again")
+    return said
+
+
+def environment(*packages, gpu=None, program=None):
     """A record's member `environment`, with the names that streambp-bench gives its own (bench/records.md).
 
-    packages: names on PyPI whose versions count, such as "torch"; gpu: its name, where one computes.
+    packages: names on PyPI whose versions count, such as "torch"; gpu: its name, where one computes; program: path of the program whose answers
+    are recorded. Raises InputError where the program is not of the commit that the record names.
     """
     return {
+        **({"program": version_lines(program)[0]} if program else {}),
         "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES)), "cpu": machine_name(),
         "cores": len(os.sched_getaffinity(0)), "gpu": gpu, "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages},
@@ -53,7 +78,7 @@ def made_by(records):
     for record in records:
         made = record["environment"]
         versions = ", ".join(f"{name} {version}" for name, version in made.items()
-                             if name not in ("argv", "commit", "modified", "cpu", "cores", "gpu", "date", "python", "threads", "attention"))
+                             if name not in ("argv", "commit", "modified", "program", "cpu", "cores", "gpu", "date", "python", "threads", "attention"))
         commit = f"commit {(made['commit'] or 'unknown')[:12]}" + (", sources modified" if made["modified"] else "")
         lines[f"{made['gpu'] or made['cpu']}, {made['cores']} cores, {commit}{'; ' if versions else ''}{versions}."] = None
     return list(lines)

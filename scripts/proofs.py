@@ -140,7 +140,7 @@ PROOFS = {one.__name__: one for one in (goldens, sweep, precision, gradcheck, pr
 
 
 def environment():
-    said = subprocess.run([program("streambp-verify"), "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    said = machine.version_lines(program("streambp-verify"))
     return machine.environment() | {"program": said[0], "libraries": said[1] if len(said) > 1 else ""}
 
 
@@ -174,8 +174,9 @@ def main():
     known = [parse_record(line) for line in read_text(path).splitlines()] if path.exists() else []
     records = {record["proof"]: record for record in known}
     options.out.mkdir(parents=True, exist_ok=True)
+    made = environment()
     for name in chosen:
-        records[name] = {"kind": "proof", "proof": name, **PROOFS[name](options.jobs), "environment": environment()}
+        records[name] = {"kind": "proof", "proof": name, **PROOFS[name](options.jobs), "environment": made}
         for figure in records[name]["figures"]:
             print(f"{name}: {figure['what']}: {reached_text(figure)}, limit {figure['limit']:.3g}, {figure['compared']:,} compared", flush=True)
         records = {proof: records[proof] for proof in PROOFS if proof in records}

@@ -47,6 +47,8 @@ def complaint(made, known):
         return f"its environment has no {', '.join(missing)}"
     if made["modified"]:
         return "it was made by modified sources"
+    if ", modified)" in made.get("program", ""):
+        return "its program was built from modified sources"
     if made["commit"] not in known:
         known[made["commit"]] = git("merge-base", "--is-ancestor", made["commit"], "HEAD", code=True) == 0
     return None if known[made["commit"]] else f"HEAD does not descend from its commit {made['commit']}"

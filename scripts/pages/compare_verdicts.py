@@ -187,7 +187,7 @@ def main():
     transformers.logging.disable_progress_bar()
     options.out.mkdir(parents=True, exist_ok=True)
     records = []
-    made = environment("torch", "transformers")
+    made = environment("torch", "transformers", program=VERIFY)
     with open(options.out / "results.jsonl", "w", encoding="utf-8") as file:
         for record in run(options, torch, transformers, save_file):
             records.append(record | {"environment": made})

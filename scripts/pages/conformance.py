@@ -297,7 +297,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     options.records.parent.mkdir(parents=True, exist_ok=True)
     known = [parse_record(line) for line in read_text(options.records).splitlines()] if options.records.exists() else []
-    made, good = environment("torch", "transformers"), True
+    made, good = environment("torch", "transformers", program=VERIFY), True
     for number, line in enumerate(LINES):
         if options.only and line.project != options.only:
             continue

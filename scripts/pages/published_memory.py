@@ -98,13 +98,18 @@ ROWS = [
 ]
 
 
-def dry_run(row, flags, models):
-    """The record of one row's dry run."""
+def bench():
+    """The path of streambp-bench."""
     program = shutil.which("streambp-bench") or ROOT / "build/release/bin/streambp-bench"
     if not Path(program).is_file():
         raise InputError("streambp-bench: not on the path and not in build/release/bin; scripts/run.sh builds it")
+    return program
+
+
+def dry_run(row, flags, models):
+    """The record of one row's dry run."""
     model = (models / row.model).relative_to(ROOT) if row.model in MODELS else row.model
-    command = [program, "sweep", "--device", "meta:cuda", "--dtype", "bfloat16", "--model", str(model), "--seq-len", str(row.tokens), "--batch", str(row.batch), *flags,
+    command = [bench(), "sweep", "--device", "meta:cuda", "--dtype", "bfloat16", "--model", str(model), "--seq-len", str(row.tokens), "--batch", str(row.batch), *flags,
                "--json", "--quiet", "--out", str(models / "sweep")]
     (models / "sweep/results.jsonl").unlink(missing_ok=True)
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -128,7 +133,7 @@ def predict(out):
     for name, config in MODELS.items():
         (models / name).mkdir(parents=True, exist_ok=True)
         write_file(models / name / "config.json", json.dumps(config, indent=1) + "\n")
-    made, lines = environment(), []
+    made, lines = environment(program=bench()), []
     for row in ROWS:
         record = dry_run(row, row.flags.split(), models)
         own = dry_run(row, without_trainer(row.flags, record), models)["peak_bytes"] if "--trainer" in row.flags else None

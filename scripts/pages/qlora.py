@@ -44,7 +44,7 @@ def measure(path):
     if not Path(program).is_file():
         raise InputError("streambp-bench: not on the path and not in build/release/bin; scripts/run.sh builds it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = environment()
+    made = environment(program=program)
     with path.open("w", encoding="utf-8") as file:
         for gigabytes in PUBLISHED:
             for plan in PLANS:

@@ -22,14 +22,20 @@ def main():
     known = {made["commit"]: True, NOT_OURS: False}
     assert provenance.complaint(made, known) is None
     assert "modified" in provenance.complaint(made | {"modified": True}, known)
+    assert "its program" in provenance.complaint(made | {"program": "streambp-verify 0.1.0 (0123456789ab, modified)"}, known)
     assert "descend" in provenance.complaint(made | {"commit": NOT_OURS}, known)
     for name in provenance.MEMBERS:
         assert name in provenance.complaint({one: value for one, value in made.items() if one != name}, known), name
+    assert "modified" in machine.complaint_of_program("streambp-verify 0.1.0 (0123456789ab, modified)")
+    assert machine.complaint_of_program("streambp-verify 0.1.0") is None
+    assert machine.complaint_of_program(f"streambp-verify 0.1.0 ({made['commit'][:12]})") is None
     assert made["cpu"] in machine.made_by([{"environment": made}])[0]
     if machine.git("rev-parse", "--is-shallow-repository") != "false":
         print("environments alone: this checkout has no history")
         return
     assert "descend" in provenance.complaint(made | {"commit": NOT_OURS}, {}), "git does not know it"
+    first = machine.git("rev-list", "--max-parents=0", "HEAD").split()[0][:12]
+    assert "sources have changed" in machine.complaint_of_program(f"streambp-verify 0.1.0 ({first})")
     done = subprocess.run([sys.executable, PROJECT / "scripts/provenance.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
