@@ -136,7 +136,7 @@ void drop_contradicted(std::vector<Hypothesis>& all, const Tensors& gradients, c
   std::erase_if(all, [&](const Hypothesis& each) {
     const WrongSettings settings = each.settings();
     if (settings.experts == WrongExperts::kLostExpert && noise < kNoGradient)
-      return expert_has_gradient(gradients, settings.expert_capacity);
+      return expert_has_gradient(gradients, settings.lost_expert);
     return std::any_of(settings.missing_norms.begin(), settings.missing_norms.end(), has_some) ||
            std::any_of(settings.weights.begin(), settings.weights.end(), [&](const WeightChange& change) {
              return change.how == WeightChange::How::kAbsent

@@ -157,7 +157,7 @@ void HypothesisTable::experts() {
         fmt::format("what expert {} gives is lost, as that of a rank that does not answer", expert),
         [expert](WrongSettings& s) {
           s.experts = WrongExperts::kLostExpert;
-          s.expert_capacity = expert;
+          s.lost_expert = expert;
         });
   add("weighted-inputs", "experts",
       "experts' weights multiply their input, not what they give (apply_router_weight_on_input)",

@@ -243,8 +243,7 @@ class LayerPass {
     const DecoderLayer& half = halves_.emplace_back(config, index, without);
     const at::Tensor hidden = by(half, model_, index, x, std::move(rows), before, run, own);
     const at::Tensor normed = run.ops.rms_norm(hidden, right.weights().before_mlp);
-    return hidden +
-           wrong_mixture(normed, right.weights().mixture, settings_.experts, settings_.expert_capacity);
+    return hidden + wrong_mixture(normed, right.weights().mixture, settings_);
   }
 
   /// Has the layer's indexer pick, says what it did, and puts other picks in their place: the layer's run

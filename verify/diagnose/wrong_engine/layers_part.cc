@@ -10,7 +10,7 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.vocabulary_shards = settings.balanced_ranks = 0;
   settings.target_shift = plain.target_shift;
   settings.experts = plain.experts;
-  settings.expert_capacity = settings.old_shift = settings.reference_shift = 0;
+  settings.expert_capacity = settings.lost_expert = settings.old_shift = settings.reference_shift = 0;
   settings.recurrence = plain.recurrence;
   settings.padding_runs = settings.positions_stay = false;
   settings.document_starts.clear();

@@ -33,7 +33,8 @@ at::Tensor through(const GatedMlp& mlp, const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, WrongExperts wrong, int64_t capacity) {
+at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, const WrongSettings& settings) {
+  const WrongExperts wrong = settings.experts;
   if (right.expert_scale != nullptr || right.experts_of_token != nullptr)
     throw InputError("--diagnose: experts whose weights are others' as well");
   const at::Tensor choices = choices_of(x, right);
@@ -45,9 +46,10 @@ at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, WrongExperts
     weights = weights / (weights.sum(-1, true) + right.added_to_sum).clamp_min(right.least_sum);
   weights = weights * right.scale;
   if (wrong == WrongExperts::kReversedWeights) weights = weights.flip({1});
-  if (wrong == WrongExperts::kLostExpert) weights = weights * choices.ne(capacity).to(at::kDouble);
+  if (wrong == WrongExperts::kLostExpert)
+    weights = weights * choices.ne(settings.lost_expert).to(at::kDouble);
   if (wrong == WrongExperts::kCapacity)
-    weights = weights * taken(choices, std::ssize(right.experts), capacity);
+    weights = weights * taken(choices, std::ssize(right.experts), settings.expert_capacity);
   at::Tensor y = at::zeros_like(x);
   for (size_t expert = 0; expert < right.experts.size(); ++expert) {
     const at::Tensor where = choices.eq(static_cast<int64_t>(expert)).nonzero();

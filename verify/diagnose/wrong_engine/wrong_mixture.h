@@ -6,9 +6,9 @@
 
 namespace streambp::verify {
 
-/// What the mixture adds to the residual stream for x [n, D], op by op under autograd, with the mistakes of
-/// `wrong`, where an expert takes `capacity` tokens. `right` must outlive the graph. Throws InputError for
-/// weights of experts that it does not know.
-at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, WrongExperts wrong, int64_t capacity);
+/// What the mixture adds to the residual stream for x [n, D], op by op under autograd, with the mistake of
+/// `settings.experts`. `right` must outlive the graph. Throws InputError for weights of experts that it does
+/// not know.
+at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, const WrongSettings& settings);
 
 }  // namespace streambp::verify

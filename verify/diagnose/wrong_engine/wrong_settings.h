@@ -91,7 +91,7 @@ enum class WrongExperts {
   kCorrectedWeights,  // what is added to scores for the choice stays in them
   kWeightedInputs,    // they multiply what experts read, not what they give
   kReversedWeights,   // the experts of a token have them in the reverse order
-  kLostExpert,        // what one of them gives, of number expert_capacity, is not there
+  kLostExpert,        // what one of them gives, lost_expert, is not there
   kCapacity,          // an expert drops the tokens that come after the first expert_capacity
 };
 
@@ -230,7 +230,7 @@ struct WrongSettings {
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
   WrongExperts experts = WrongExperts::kNone;
-  int64_t expert_capacity = 0;  // or the number of one
+  int64_t expert_capacity = 0, lost_expert = 0;
   WrongRecurrence recurrence;
   std::vector<WeightChange> weights;
   WeightStep step;
