@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -31,6 +32,14 @@ def git(*words, code=False):
     except FileNotFoundError:
         return 127 if code else ""
     return done.returncode if code else done.stdout.strip()
+
+
+def bench_program():
+    """The path of streambp-bench. Raises InputError where there is none."""
+    program = shutil.which("streambp-bench") or ROOT / "build/release/bin/streambp-bench"
+    if not Path(program).is_file():
+        raise InputError("streambp-bench: not on the path and not in build/release/bin; scripts/run.sh builds it")
+    return program
 
 
 def complaint_of_program(said):

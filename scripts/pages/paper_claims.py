@@ -11,7 +11,6 @@ compare-*, cuda, ranks-zero2, precision, training, proofs and authors-code.
 import argparse
 import csv
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -19,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
-from files import InputError, Parser, parse_record, read_text, run, write_file
-from machine import ROOT, environment, made_by
+from files import Parser, parse_record, read_text, run, write_file
+from machine import ROOT, bench_program, environment, made_by
 from readme_figures import LENGTHS, Comparison
 
 RESULTS = ROOT / "results"
@@ -59,10 +58,8 @@ def between(numbers, digits=2, unit=""):
 
 def predictions():
     """Records of max-length and of one pass of checkpointing and streambp, with the head in full and streamed."""
-    program = shutil.which("streambp-bench") or ROOT / "build/release/bin/streambp-bench"
-    if not Path(program).is_file():
-        raise InputError("streambp-bench: not on the path and not in build/release/bin; scripts/run.sh builds it")
-    made = environment()
+    program = bench_program()
+    made = environment(program=program)
     for head in ([], ["--head", "streamed"]):
         for method in METHODS:
             if method == "streambp" and head:

@@ -11,7 +11,6 @@ prediction. A row that states less than a prediction asks for is marked, and wha
 
 import argparse
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, read_text, run, write_file
-from machine import environment
+from machine import bench_program, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 GB, GIB = 10**9, 2**30
@@ -98,18 +97,10 @@ ROWS = [
 ]
 
 
-def bench():
-    """The path of streambp-bench."""
-    program = shutil.which("streambp-bench") or ROOT / "build/release/bin/streambp-bench"
-    if not Path(program).is_file():
-        raise InputError("streambp-bench: not on the path and not in build/release/bin; scripts/run.sh builds it")
-    return program
-
-
 def dry_run(row, flags, models):
     """The record of one row's dry run."""
     model = (models / row.model).relative_to(ROOT) if row.model in MODELS else row.model
-    command = [bench(), "sweep", "--device", "meta:cuda", "--dtype", "bfloat16", "--model", str(model), "--seq-len", str(row.tokens), "--batch", str(row.batch), *flags,
+    command = [bench_program(), "sweep", "--device", "meta:cuda", "--dtype", "bfloat16", "--model", str(model), "--seq-len", str(row.tokens), "--batch", str(row.batch), *flags,
                "--json", "--quiet", "--out", str(models / "sweep")]
     (models / "sweep/results.jsonl").unlink(missing_ok=True)
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -133,7 +124,7 @@ def predict(out):
     for name, config in MODELS.items():
         (models / name).mkdir(parents=True, exist_ok=True)
         write_file(models / name / "config.json", json.dumps(config, indent=1) + "\n")
-    made, lines = environment(program=bench()), []
+    made, lines = environment(program=bench_program()), []
     for row in ROWS:
         record = dry_run(row, row.flags.split(), models)
         own = dry_run(row, without_trainer(row.flags, record), models)["peak_bytes"] if "--trainer" in row.flags else None

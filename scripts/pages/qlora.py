@@ -9,14 +9,13 @@ Writes results.jsonl, a record for each cell, and qlora.md.
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
-from files import InputError, Parser, run
-from machine import environment
+from files import Parser, run
+from machine import bench_program, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXED = ["--model", "llama-3.1-8b", "--method", "streambp", "--lora-rank", "32", "--quantize", "nf4", "--double-quant", "--optimizer", "adamw",
@@ -40,9 +39,7 @@ memory, and not said what it counts.
 
 
 def measure(path):
-    program = shutil.which("streambp-bench") or ROOT / "build/release/bin/streambp-bench"
-    if not Path(program).is_file():
-        raise InputError("streambp-bench: not on the path and not in build/release/bin; scripts/run.sh builds it")
+    program = bench_program()
     path.parent.mkdir(parents=True, exist_ok=True)
     made = environment(program=program)
     with path.open("w", encoding="utf-8") as file:
