@@ -42,6 +42,7 @@ class StepInfo:
     predicted_bytes: int | None = None
 
 
+@torch.compiler.disable  # whose tracing would go through all of it for seconds, and end in Python
 def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
              first_labels="refuse", process_group=None, idle_memory=True, router_indices=None, indexer_indices=None, **settings):
     """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.

@@ -18,6 +18,7 @@ from . import node
 from .attention import LaneAttention, own_masks
 from .head import Head
 from .proof import CACHE_NAMES, ROWS, prove_head, prove_lane
+from .row_cache import PicksRows
 
 CHUNK = 1024
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -98,6 +99,11 @@ class LayerCall:
             raise node.Unfit("its first argument is not [rows, tokens, size], or it takes more arguments than it names")
         return hidden, given
 
+    def see_picks(self, arguments):
+        """Raises PicksRows where an argument says which of all rows to see, as an earlier layer's indexer has picked them."""
+        if not self.full and any("indices" in path and axes for path, axes in zip(arguments.paths, arguments.axes, strict=True)):
+            raise PicksRows("it is given the rows that an earlier layer's indexer has picked")
+
     @contextlib.contextmanager
     def alone(self, collector=None):
         """Inside, the layer is not checkpointed by the model, nothing is collected of the modules in it, and attention is what it is to be."""
@@ -147,6 +153,7 @@ class LayerCall:
             given = own_masks(given)
         rows = hidden.shape[self.axis]
         arguments = node.Arguments(given, rows, self.known, whole=isinstance(chunk, int) and rows <= chunk, full=self.full, asked=asked)
+        self.see_picks(arguments)
         blank = arguments.blank_rows() if self.state.padding_counts else None
         if blank is not None and bool((blank[:, :-1] & ~blank[:, 1:]).any()):  # those behind all others change nothing
             raise node.Unfit("rows of padding count, and its mask lets them see later ones")
@@ -205,11 +212,14 @@ def layer_forward(call, *args, **kwargs):
         return call.own(args, kwargs)
     variable = _collector()
     asked = [name for name in (variable.get() or {} if variable is not None else {}) if not name.startswith(("hidden_states", "_"))]
-    if call.reason is None:
+    while call.reason is None:
         try:
             return call.stream(hidden, given, call.state.chunk, asked)
         except node.Unfit as error:
-            warn(str(error))
+            if not isinstance(error, PicksRows) or call.full:
+                warn(str(error))
+                break
+            call.full = True  # as a proof would have found
     return call.whole(hidden, given) if torch.is_grad_enabled() else call.own(args, kwargs)
 
 

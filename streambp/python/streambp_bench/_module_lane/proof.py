@@ -234,8 +234,7 @@ def _compared(call, args, kwargs, real):
     if not call.ours:
         given = own_masks(given)
     arguments = node.Arguments(given, ROWS)
-    if not call.full and any("indices" in path and axes for path, axes in zip(arguments.paths, arguments.axes, strict=True)):
-        raise PicksRows  # among all rows, as an earlier layer's indexer has picked them
+    call.see_picks(arguments)
     call.known |= {(path, leaf.dim()): axes for path, leaf, axes in zip(arguments.paths, arguments.leaves, arguments.axes, strict=True)
                    if torch.is_tensor(leaf)}
     extras = [arguments.leaves[i] for i in arguments.extras]

@@ -42,8 +42,8 @@ class Blocks(Case):
                 with self.subTest(model=name, chunk=chunk):
                     self.assert_loss(sb.backward(model, inputs, chunk=chunk), loss, name)
                     self.assert_gradients(take_gradients(model), expected, f"{name}, backward, chunk {chunk}")
-                    # The module lane takes a second for each: a chunk in turns, each with two of the models.
-                    for lane in ("engine", "module") if chunk == chunks[turn % len(chunks)] else ("engine",):
+                    # A chunk in turns, each with two of the models: the module lane takes a second for each.
+                    for lane in ("engine", "module") if chunk == chunks[turn % len(chunks)] else ():
                         ours, gradients = patched(model, inputs, lane, chunk)
                         self.assert_loss(ours, loss, name)
                         self.assert_gradients(gradients, expected, f"{name}, {lane} lane, chunk {chunk}")

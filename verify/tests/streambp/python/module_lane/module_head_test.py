@@ -81,7 +81,7 @@ class ModuleHead(Case):
     def test_families_padded_and_packed(self):
         for family in FAMILIES:
             model = model_of(family)
-            self.compare(model, batch_of(WORDS, (23, 15), "left"), f"{family}, left", chunks=self.turns(HEAD_CHUNKS, 2))
+            self.compare(model, batch_of(WORDS, (23, 15), "left"), f"{family}, left", chunks=self.turns(HEAD_CHUNKS, 1))
             self.compare(model, packed_batch(WORDS, (9, 10, 4)), f"{family}, packed", chunks=(5,), num_items_in_batch=17)
 
     def test_what_the_loss_takes(self):

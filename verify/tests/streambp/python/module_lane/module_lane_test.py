@@ -91,7 +91,7 @@ class ModuleLane(Case):
     def test_families_and_padding(self):
         for family in FAMILIES:
             model = model_of(family)
-            self.compare(model, batch_of(61, (23, 15), "left"), f"{family}, left", chunks=self.turns(CHUNKS, 2))
+            self.compare(model, batch_of(61, (23, 15), "left"), f"{family}, left", chunks=self.turns(CHUNKS, 1))
             self.compare(model, batch_of(61, (23, 15), "right"), f"{family}, right", chunks=self.turns((6, 23), 1), prove=False)
 
     def test_sdpa_with_and_without_a_mask(self):

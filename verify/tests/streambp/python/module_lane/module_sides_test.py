@@ -38,7 +38,7 @@ class Sides(Case):
             model = model_of(family, router_aux_loss_coef=0.5)
             without = self.compare(model, batch_of(61, (23, 15)), family, chunks=(6,))
             model.config.output_router_logits = True
-            self.assertGreater(difference(self.compare(model, batch_of(61, (23, 15)), f"{family}, routers' losses"), without), 1e-3)
+            self.assertGreater(difference(self.compare(model, batch_of(61, (23, 15)), f"{family}, routers' losses", chunks=self.turns((1, 6, 40), 2)), without), 1e-3)
 
     def test_routers_logits_are_in_token_order(self):
         model, batch = model_of("mixtral"), batch_of(61, (23, 15))
@@ -75,7 +75,7 @@ class Sides(Case):
             model = model_of(family, **settings)
             self.assertTrue(any(layer.self_attn.is_kv_shared_layer for layer in model.model.layers))
             for padding in ("left", "right"):
-                self.compare(model, batch_of(61, (23, 15), padding), f"{family}, {padding}", chunks=self.turns((1, 6, 40), 2))
+                self.compare(model, batch_of(61, (23, 15), padding), f"{family}, {padding}", chunks=self.turns((1, 6, 40), 1))
 
     def test_keys_and_values_of_a_streamed_layer_in_a_whole_one_and_the_reverse(self):
         for whole in (1, 3):

@@ -33,18 +33,18 @@ def model_of(family, **settings):
 
 
 class Sparse(Case):
-    def compare(self, model, batch, what, chunks=CHUNKS):
-        """All gradients, and that nothing ran whole."""
+    def compare(self, model, batch, what, chunks=CHUNKS, prove=True):
+        """All gradients, and that nothing ran whole. prove: by layers too, which takes longer than a step."""
         with everything_in_float64():
             loss, theirs = step(model, batch, use_cache=False)
-            with streamed(model):
+            with streamed(model, prove=prove):
                 state = patched_state(model)
                 for state.chunk in chunks:
                     ours_loss, ours = step(model, batch)
                     error = max(relative(ours_loss, loss), difference(ours, theirs))
                     self.assertTrue(error <= LIMIT, f"{what}, chunk {state.chunk}: {error:.1e}")
                     type(self).reached = max(self.reached, error)
-                self.assertEqual({proof.lane for proof in state.table}, {"module"}, f"{what}\n{state.table}")
+                self.assertEqual({proof.lane for proof in state.table or ()}, {"module"} if prove else set(), f"{what}\n{state.table}")
                 self.assertEqual({call.warned for call in state.calls}, {""}, what)
         return theirs
 
@@ -52,8 +52,8 @@ class Sparse(Case):
         for family in FAMILIES:
             with self.subTest(family):
                 for picked in self.turns((3, 16, 64), 1):  # the last is more than there are
-                    self.compare(model_of(family, index_topk=picked), batch_of(61, (23, 23)), f"{family}, {picked} picked", self.turns(CHUNKS, 2))
-                self.compare(model_of(family, index_topk=3), batch_of(61, (23, 15), "right"), f"{family}, padding on the right", self.turns(CHUNKS, 1))
+                    self.compare(model_of(family, index_topk=picked), batch_of(61, (23, 23)), f"{family}, {picked} picked", self.turns(CHUNKS, 1))
+                self.compare(model_of(family, index_topk=3), batch_of(61, (23, 15), "right"), f"{family}, padding on the right", self.turns(CHUNKS, 1), prove=family in ("hy_v4", "deepseek_v4"))  # whose states of four axes a proof finds
 
     def test_picks_matter(self):
         batch = batch_of(61, (23, 23))

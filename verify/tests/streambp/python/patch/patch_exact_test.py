@@ -8,11 +8,12 @@ import unittest
 import streambp_bench as sb
 import torch
 from patching import FAMILIES, LIMIT, batch_of, difference, in_float64, load, packed_batch, patched, reference_step, relative, step
+from python_case import Case
 
 CHUNKS = (5, 64, "auto")
 
 
-class PatchExact(unittest.TestCase):
+class PatchExact(Case):
     def check(self, name, batch, what, chunks=CHUNKS):
         model = load(name)
         loss, expected = reference_step(model, batch)
@@ -38,7 +39,7 @@ class PatchExact(unittest.TestCase):
             for padding, lengths in (("right", (29, 11, 18)), ("left", (17, 29, 10))):
                 # Of the first draw GLM-5's indexer has equal scores, zeros, of which torch.topk need not take the earlier.
                 seed = 4 if (name, padding) == ("glm-moe-dsa", "left") else 1
-                of_family = max(of_family, self.check(name, batch_of(vocab, lengths, padding, seed), padding))
+                of_family = max(of_family, self.check(name, batch_of(vocab, lengths, padding, seed), padding, self.turns(CHUNKS, 2)))
             print(f"{name}: {of_family:.1e}", flush=True)
             worst = max(worst, of_family)
         print(f"families: {worst:.1e}, limit {LIMIT:.0e}")
