@@ -42,15 +42,15 @@ class StepInfo:
     predicted_bytes: int | None = None
 
 
-@torch.compiler.disable  # whose tracing would go through all of it for seconds, and end in Python
+@torch.compiler.disable
 def backward(model, batch, objective="sft", *, chunk="auto", options=None, reference=None, teacher=None, return_info=False,
              first_labels="refuse", process_group=None, idle_memory=True, router_indices=None, indexer_indices=None, **settings):
     """The loss of `objective` on `batch`, with its gradients added to .grad of the model's trainable parameters.
 
     As `loss = model(**batch).loss; loss.backward()`, exactly and in little memory: no logits, no activations of the whole sequence. The
     model is read where it is, not copied or changed; parameters with requires_grad=False cost nothing and get nothing. Where .grad is None it is made,
-    zeros for a parameter that the loss does not depend on; where there is one, it is added to in place. Hooks of modules and parameters do
-    not run: a model in DistributedDataParallel, FSDP or DeepSpeed needs streambp_bench.patch().
+    zeros for a parameter that the loss does not depend on; else it is added to in place. Hooks of modules and parameters do not run: a model in
+    DistributedDataParallel, FSDP or DeepSpeed needs streambp_bench.patch(). torch.compile leaves it to Python.
 
     model: a transformers model of a known family (README.md): <Family>ForCausalLM, <Family>ForSequenceClassification with one label for
         objectives that score texts, or, for batches of text, <Family>ForConditionalGeneration of Gemma 3, Gemma 4, Mistral 3, Qwen3.5;
@@ -65,9 +65,8 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
     options: of the objective, by name, as numbers, words or lists of these ({"beta": 0.1}); any of them may also be a keyword argument:
         backward(model, batch, "dpo", beta=0.1). "grpo" takes a trainer's gradient_accumulation_steps and steps_per_generation too (_in_one_window).
     reference: for objectives that compare with a reference model, where the batch does not hold its log-probabilities: a model; "base", the
-        model with its adapters off; or the name of one of its adapters. The default is TRL's for a model with adapters: the adapter "ref"
-        where it has one, as trainers of TRL add it to an adapter that is trained already; else the base, while the adapter changes nothing
-        yet. Later the two differ, and the choice has to be said.
+        model with its adapters off; or the name of one of its adapters. The default is TRL's for a model with adapters: the adapter "ref", which
+        its trainers add to one that is trained already; else the base, while the adapter changes nothing yet. Later the choice has to be said.
     teacher: the model that "distill" learns from.
     return_info: (loss, StepInfo) instead of the loss.
     first_labels: "ignore" drops the label of a row's first token where padding stands before it; "ignore-all" those of padding, too; "refuse" raises.
