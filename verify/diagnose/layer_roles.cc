@@ -99,9 +99,9 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
                                                      "forward pass's (its state, its gate)"}
                : std::pair<std::string, std::string>{
                      "attention",
-                     "attention's maps are wrong and the MLP is right: attention is another in the "
-                     "backward "
-                     "pass than in the forward pass (mask, scale, positions)"};
+                     "attention's maps are wrong and the MLP is right: what the norm before the MLP and the "
+                     "residual stream send back is wrong (their sum, the norm's slope), or attention is another in "
+                     "the backward pass than in the forward pass (mask, scale, positions)"};
   }
   if (wrong(Role::kRecurrence))
     return {"recurrence-backward",

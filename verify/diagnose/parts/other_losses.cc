@@ -16,6 +16,7 @@
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/parts/other_sums.h"
 #include "verify/diagnose/parts/row_words.h"
+#include "verify/diagnose/parts/token_powers.h"
 #include "verify/diagnose/trials/hypotheses.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
@@ -83,6 +84,9 @@ class LossSearch {
     seen_.errors = seen_.errors.clamp_min(std::max(typical * kOfTheLargest, 1e-300));
     for (const LossCandidate& each : candidates_) try_out(each.name, each.sentence, each.make);
     for (const OtherSums& each : other_sums(subject_, values_)) keep(each.name, each.sentence, each.slopes);
+    const bool with_kl = kind_.name == "grpo";
+    for (const OtherSums& each : token_powers(subject_, values_, own_, with_kl ? slopes_with("beta", 0.0) : own_))
+      keep(each.name, each.sentence, each.slopes);
     divided_by_room();
     lost();
     numbers();

@@ -40,6 +40,9 @@ class RowReading {
     }
     several_times();
     advantages();
+    if (found_.empty()) {
+      if (auto accumulated = accumulated_rows(facts_, weights_)) found_.push_back(std::move(*accumulated));
+    }
     if (found_.empty()) found_.push_back(as_they_are());
     return std::move(found_);
   }

@@ -59,6 +59,10 @@ std::vector<RowWords> words_for(const RowFacts& facts, const RowWeights& weights
 std::optional<RowWords> clipped_rows(const RowFacts& facts, const RowWeights& weights,
                                      const std::vector<double>& lengths);
 
+/// Micro-batches, each a row, that are right but for what an accumulation does to them: each counts so many times as
+/// much as the one before, or one of them another number of times than the others.
+std::optional<RowWords> accumulated_rows(const RowFacts& facts, const RowWeights& weights);
+
 /// Whose advantages each row has, in words.
 std::string permutation_text(const std::vector<size_t>& from);
 

@@ -13,7 +13,9 @@ namespace streambp::verify {
 bool is_of_backward_pass(const std::string& about) {
   static const std::set<std::string> kAbout{
       "detached",        "tied embedding",   "padding row",      "sums",           "softcap's slope",
-      "softmax's slope", "rotation's slope", "residual's slope", "adapters' slope"};
+      "softmax's slope", "rotation's slope", "residual's slope", "adapters' slope",
+      "attention's slope", "scores' slope",    "queries' slope",   "keys' slope",      "norms' slope",
+      "MLP's slope",     "key sums' slope",  "value sums' slope"};
   return kAbout.contains(about);
 }
 
@@ -32,8 +34,17 @@ bool is_elsewhere(const std::string& about, const Location& location) {
   const bool one_of_both =
       location.roles_there.contains(Role::kValues) && wrong({Role::kKeys}) != wrong({Role::kValues});
   if (about == "detached") return above_attention || one_of_both || wrong({Role::kOutput, Role::kQueries});
-  if (about == "softmax's slope" || about == "softcap's slope" || about == "rotation's slope")
+  if (about == "softmax's slope" || about == "softcap's slope" || about == "rotation's slope" ||
+      about == "scores' slope")
     return above_attention || wrong({Role::kOutput, Role::kValues});
+  const bool in_attention = !above_attention && !wrong({Role::kOutput});
+  const bool apart = location.roles_there.contains(Role::kQueries);  // from keys
+  if (about == "attention's slope") return !in_attention || (apart && wrong({Role::kQueries}) != wrong({Role::kKeys}));
+  if (about == "queries' slope") return !in_attention || wrong({Role::kKeys, Role::kValues, Role::kProjected});
+  if (about == "key sums' slope") return !in_attention || !apart || wrong({Role::kQueries, Role::kValues});
+  if (about == "value sums' slope") return !in_attention || !apart || wrong({Role::kQueries, Role::kKeys});
+  if (about == "keys' slope") return !in_attention || !apart || wrong({Role::kQueries});
+  if (about == "MLP's slope" || about == "norms' slope") return in_attention;
   return false;
 }
 
@@ -51,7 +62,7 @@ void TrialRuns::by_head(const Tensors& gradients, double right) {
 
 double TrialRuns::engine_error() const {
   WrongSettings nothing;
-  nothing.head_alone = has_head();
+  if (head_) head_->ask(nothing);
   const Tensors made = run_(subject_, nothing);
   if (!head_) return FitGauge(made, truth_).measure(truth_).residual;
   const Tensors right = head_->part_of(truth_);
@@ -63,12 +74,12 @@ bool TrialRuns::try_out(const std::vector<const Hypothesis*>& of, double limit) 
   for (const Hypothesis* each : of) each->make(settings);
   try {
     if (head_) {
-      settings.head_alone = true;
+      WrongSettings of_head = settings;
+      head_->ask(of_head);
       Tried tried{of, {}, {}};
-      tried.fit = head_->measure(run_(subject_, settings), &tried.sketch);
+      tried.fit = head_->measure(run_(subject_, of_head), &tried.sketch);
       of_head_.push_back(tried);
       if (!(tried.fit.residual <= limit)) return true;
-      settings.head_alone = false;
     }
     Tried tried{of, {}, {}};
     tried.fit = gauge_.measure(run_(subject_, settings), &tried.sketch);
@@ -82,7 +93,7 @@ bool TrialRuns::try_out(const std::vector<const Hypothesis*>& of, double limit) 
 bool TrialRuns::may_be(const WrongSubject& other, double limit) const {
   if (!head_) return true;
   WrongSettings nothing;
-  nothing.head_alone = true;
+  head_->ask(nothing);
   return head_->measure(run_mistake(other, nothing)).residual <= limit;
 }
 
@@ -98,7 +109,7 @@ std::vector<Explanation> TrialRuns::numbers(const PartsLimits& limits, const Ten
   };
   if (!head_) return explain_by_numbers(subject_, gauge_, truth_, limits, steps, run_, confirm);
   const MakeMistake of_head = [&](const WrongSubject& subject, WrongSettings settings) {
-    settings.head_alone = true;
+    head_->ask(settings);
     return head_->part_of(run_(subject, settings));
   };
   return explain_by_numbers(subject_, head_->gauge(), head_->part_of(truth_), limits, steps, of_head,

@@ -24,6 +24,16 @@ const std::vector<ConfigChange>& named_changes() {
          c.rope = RopeSettings{};
          c.rope.theta = theta;
        }},
+      {"rope-frequencies-unscaled",
+       "the frequencies of rotary tables (inv_freq) are made without rope_scaling (rope_parameters' yarn, llama3, ...), and "
+       "their attention factor is kept",
+       [](Config& c) {
+         if (has_two_sizes(c)) return;
+         const double theta = c.rope.theta, factor = c.rope.attention_factor;
+         c.rope = RopeSettings{};
+         c.rope.theta = theta;
+         c.rope.attention_factor = factor;
+       }},
       {"rope-pairs",
        "rotary pairs are others: neighbouring entries instead of the halves of a head, or the reverse",
        [](Config& c) {

@@ -14,6 +14,7 @@
 #include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
 #include "streambp/model/final_rows.h"
+#include "verify/diagnose/wrong_engine/attention_parts.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
 #include "verify/diagnose/wrong_engine/layers_part.h"
 #include "verify/diagnose/wrong_engine/narrow_values.h"
@@ -50,8 +51,10 @@ class LayerPass {
     by_rows_.push_back(batch.size());
     if (settings.positions_by_column) batch.positions = indices_.column;
     if (settings.balanced_ranks > 0) batch.positions = balanced_positions(batch, settings.balanced_ranks);
-    if (settings.ignores_documents) batch.offsets = by_rows_;
-    indices_ = token_indices(batch, settings.ignores_documents);
+    // What the backward pass alone does not know of is there in the forward pass.
+    const bool one_row = settings.ignores_documents && settings.slope_alone == SlopeAlone::kNone;
+    if (one_row) batch.offsets = by_rows_;
+    indices_ = token_indices(batch, one_row);
     objective_ = std::make_unique<LateObjective>(subject, settings, batch);
     if (objective_->targets().defined()) batch.targets = objective_->targets();
     if (batch.sequence_inputs.empty()) return;
@@ -85,11 +88,8 @@ class LayerPass {
     at::Tensor embedded_leaf;
     at::Tensor leaf = model_.embed(wrong_.batch.tokens).detach().requires_grad_();
     at::Tensor hidden;
-    {
-      const at::AutoGradMode through(!settings_.head_alone);
-      hidden = through_layers(model_, stream, leaf, embedded_leaf);
-    }
-    if (settings_.head_alone) leaf = hidden = hidden.detach().requires_grad_();
+    hidden = through_layers(model_, stream, leaf, embedded_leaf);
+    if (settings_.head_alone && settings_.top_layers == 0) leaf = hidden = hidden.detach().requires_grad_();
     if (settings_.head_alone) embedded_leaf = at::Tensor();
     if (balance_ != nullptr) balance_->close();
     HeadPass head{model_, scored, request, {}};
@@ -126,7 +126,12 @@ class LayerPass {
     if (rows.embedded.defined() && &model == &model_)
       embedded_leaf = rows.embedded = rows.embedded.detach().requires_grad_();
     std::map<int64_t, KeysValues> shared;
-    for (int64_t i = 0; i < static_cast<int64_t>(model.layers().size()); ++i) {
+    const auto layers = static_cast<int64_t>(model.layers().size());
+    const bool with_grad = at::GradMode::is_enabled();
+    for (int64_t i = 0; i < layers; ++i) {
+      const at::AutoGradMode through(with_grad &&
+                                     (!settings_.head_alone || i + settings_.top_layers >= layers));
+      if (settings_.head_alone && i + settings_.top_layers == layers) hidden = hidden.detach().requires_grad_();
       Before before;
       if (model.config().shares_keys_values(i)) {
         const KeysValues& of_producer = shared.at(model.config().producer_of(i));
@@ -161,6 +166,8 @@ class LayerPass {
     return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
            s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
            s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
+           s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant ||
+           s.key_sum != GroupSum::kAll || s.value_sum != GroupSum::kAll ||
            s.prompt_sees_itself || s.softmax_without_sum || s.attention_softcap_straight ||
            s.narrow == NarrowValues::kAttention || wrong_.hidden_key.any().item<bool>();
   }
@@ -265,21 +272,42 @@ class LayerPass {
   at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {
     const WrongSettings asked = settings_;
     if (asked.only_layer >= 0 && asked.only_layer != index) settings_ = WrongSettings{};
-    at::Tensor output = attention_with(settings, heads, hides_padding(index));
+    at::Tensor output = settings_.slope_alone == SlopeAlone::kNone
+                            ? attention_with(settings, heads, hides_padding(index))
+                            : sloped_attention(settings, heads);
     settings_ = asked;
     return output;
+  }
+
+  /// Right, with the gradients of queries, of keys and values or of all that it has with the mistakes asked for.
+  at::Tensor sloped_attention(const AttentionSettings& settings, const AttentionHeads& heads) {
+    const SlopeAlone of = settings_.slope_alone;
+    const auto with = [&](bool queries, bool keys) {
+      AttentionHeads some = heads;
+      if (!queries) some.queries = some.queries.detach();
+      if (!keys) some.own.keys = some.own.keys.detach(), some.own.values = some.own.values.detach();
+      return attention_with(settings, some, true);
+    };
+    const TokenIndices own = indices_;
+    indices_ = token_indices(wrong_.batch, settings_.ignores_documents);
+    const at::Tensor wrong = with(of != SlopeAlone::kKeysAndValues, of != SlopeAlone::kQueries);
+    indices_ = own;
+    settings_ = WrongSettings{};
+    const at::Tensor right = with(of == SlopeAlone::kKeysAndValues, of == SlopeAlone::kQueries);
+    return right + (wrong - wrong.detach());
   }
 
   at::Tensor attention_with(const AttentionSettings& settings, const AttentionHeads& heads,
                             bool hides_padding) {
     const at::Tensor q = heads.queries.transpose(0, 1);
     const int64_t group = heads.queries.size(1) / heads.own.keys.size(1);
-    const auto for_queries = [&](const at::Tensor& x) {
+    const auto for_queries = [&](const at::Tensor& x, GroupSum sum) {
       const at::Tensor by_head = x.transpose(0, 1);
       return settings_.key_value_heads_in_turn ? by_head.repeat({group, 1, 1})
-                                               : by_head.repeat_interleave(group, 0);
+                                               : repeated_for_queries(by_head, group, sum);
     };
-    const at::Tensor k = for_queries(heads.own.keys), v = for_queries(heads.own.values);
+    const at::Tensor k = for_queries(heads.own.keys, settings_.key_sum),
+                     v = for_queries(heads.own.values, settings_.value_sum);
     const auto starts = [&](const Cut& cut) { return chunk_starts(indices_, cut); };
     const auto of_query = [](const at::Tensor& x) { return x.unsqueeze(1); };
     const auto of_key = [](const at::Tensor& x) { return x.unsqueeze(0); };
@@ -321,6 +349,7 @@ class LayerPass {
       scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
     }
     at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    if (settings_.sinks_share_constant) weights = with_constant_share(scores);
     if (settings_.softmax_without_sum) {
       const at::Tensor p = weights.detach();
       const at::Tensor along = p * scores.narrow(-1, 0, seen.size(0)).masked_fill(seen.logical_not(), 0.0);
@@ -329,22 +358,12 @@ class LayerPass {
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     if (settings_.blind != BlindQueries::kThemselves) {
       const at::Tensor row = of_query(indices_.sequence) == of_key(indices_.sequence);
-      weights = at::where(blind, of_blind(row, q, k, settings.scoring.scale), weights);
+      weights = at::where(blind, of_blind_queries(settings_.blind, row, q, k, settings.scoring.scale), weights);
     }
     const at::Tensor attended = same.defined()
                                     ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
                                     : at::matmul(weights, v);
     return attended.transpose(0, 1);
-  }
-
-  /// What queries that see nothing give their `row`.
-  at::Tensor of_blind(const at::Tensor& row, const at::Tensor& q, const at::Tensor& k, double scale) const {
-    const at::Tensor even = row.to(at::kDouble);
-    if (settings_.blind == BlindQueries::kNothing) return even * 0.0;
-    if (settings_.blind == BlindQueries::kRow) return even / even.sum(1, true);
-    const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
-    return at::softmax((scores - scores.detach()).masked_fill(~row, -std::numeric_limits<double>::infinity()),
-                       -1);
   }
 
   Model& model_;

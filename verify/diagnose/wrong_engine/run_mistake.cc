@@ -26,7 +26,9 @@ bool asks_for_layers(const WrongSettings& settings) {
          !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
          settings.experts != WrongExperts::kNone || settings.recurrence != WrongRecurrence{} ||
          settings.more_logits != 0.0 || settings.padding_runs || settings.rotation_straight ||
-         settings.softmax_without_sum || settings.teacher_logits != 1.0;
+         settings.softmax_without_sum || settings.sinks_share_constant ||
+         settings.slope_alone != SlopeAlone::kNone || settings.key_sum != GroupSum::kAll ||
+         settings.value_sum != GroupSum::kAll || settings.teacher_logits != 1.0;
 }
 
 /// The name of the other of gate and up projection.

@@ -125,10 +125,39 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
 
 at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   if (norm.weight == nullptr) return x;  // the layer has none there
-  const at::Tensor input = norm.centers ? x - x.mean(-1, true) : x;
-  const at::Tensor normalised = input * (input.square().mean(-1, true) + norm.eps).rsqrt();
   const at::Tensor weight = leaves_.vector(*norm.weight, x);
-  return normalised * (norm.adds_one ? weight + 1.0 : weight);
+  const at::Tensor right = norm.adds_one ? weight + 1.0 : weight;
+  const at::Tensor normalised = normalised_by(norm, x, false);
+  const WrongSlope slope = settings_.slope;
+  if (slope != WrongSlope::kNormConstant && slope != WrongSlope::kNormWeightless &&
+      slope != WrongSlope::kNormOtherOne)
+    return normalised * right;
+  at::Tensor times = right.detach();
+  if (slope == WrongSlope::kNormWeightless) times = at::ones_like(times);
+  if (slope == WrongSlope::kNormOtherOne) times = norm.adds_one ? times - 1.0 : times + 1.0;
+  const at::Tensor sent = normalised_by(norm, x, slope == WrongSlope::kNormConstant) * times;
+  return normalised.detach() * right + (sent - sent.detach());
+}
+
+/// x over its root mean square, which is `constant` for the backward pass.
+at::Tensor WrongDecoder::normalised_by(const RmsNorm& norm, const at::Tensor& x, bool constant) {
+  const at::Tensor input = norm.centers ? x - x.mean(-1, true) : x;
+  const at::Tensor scale = (input.square().mean(-1, true) + norm.eps).rsqrt();
+  return input * (constant ? scale.detach() : scale);
+}
+
+/// What is added to what a part of the layer gives, whose `before` norms what that part reads.
+at::Tensor WrongDecoder::residual(const at::Tensor& x, const RmsNorm& before, bool of_mlp) {
+  const WrongResidual& wrong = settings_.residual;
+  if (settings_.lost_path == (of_mlp ? LostPath::kResidualOfMlp : LostPath::kResidualOfAttention))
+    return x.detach();
+  if (wrong.how == WrongResidual::How::kRight || !(of_mlp ? wrong.before_mlp : wrong.before_attention))
+    return x;
+  if (wrong.how == WrongResidual::How::kTwice) return x * 2.0 - x.detach();
+  if (before.weight == nullptr) return x;
+  const at::Tensor weight = before.weight->value.to(at::kCPU, at::kDouble);
+  const at::Tensor sent = normalised_by(before, x, false) * (before.adds_one ? weight + 1.0 : weight);
+  return x.detach() + (sent - sent.detach());
 }
 
 at::Tensor WrongDecoder::embed(const at::Tensor& tokens) const {
@@ -144,12 +173,17 @@ at::Tensor WrongDecoder::rotated(at::Tensor heads, const at::Tensor& positions, 
   const at::Tensor angles = (positions.to(at::kDouble).unsqueeze(-1) * frequencies).unsqueeze(2);
   const at::Tensor cosine = angles.cos() * factor, sine = angles.sin() * factor;
   const int64_t half = frequencies.size(0);
+  const auto turned = [&](const at::Tensor& by) {
+    const at::Tensor a = heads.narrow(-1, 0, half), b = heads.narrow(-1, half, half);
+    return at::cat({a * cosine - b * by, b * cosine + a * by, heads.slice(-1, 2 * half)}, -1);
+  };
   if (config_.rope_interleaved) {  // in another order, which scores do not depend on
     const at::Tensor pairs = heads.narrow(-1, 0, 2 * half).unflatten(-1, {half, 2});
     heads = at::cat({pairs.select(-1, 0), pairs.select(-1, 1), heads.slice(-1, 2 * half)}, -1);
   }
-  const at::Tensor a = heads.narrow(-1, 0, half), b = heads.narrow(-1, half, half);
-  return at::cat({a * cosine - b * sine, b * cosine + a * sine, heads.slice(-1, 2 * half)}, -1);
+  if (settings_.slope != WrongSlope::kTurnsFurther) return turned(sine);
+  const at::Tensor back = turned(-sine);
+  return back + (turned(sine) - back).detach();
 }
 
 /// Which keys a query sees, [b, 1, T, T].
@@ -228,9 +262,17 @@ at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
     const at::Tensor up = both.slice(-1, 1, {}, 2).clamp(-limit, limit);
     return linear(*mlp.down_proj, gate * at::sigmoid(gate * alpha) * (up + 1.0));
   }
-  const at::Tensor gated = linear(*mlp.gate_proj, x);
-  const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
-  return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
+  const WrongSlope slope = settings_.slope;
+  const at::Tensor gated = linear(*mlp.gate_proj, slope == WrongSlope::kUpAlone ? x.detach() : x);
+  at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
+  at::Tensor up = linear(*mlp.up_proj, slope == WrongSlope::kGateAlone ? x.detach() : x);
+  at::Tensor sent;  // whose gradient the gate has
+  if (slope == WrongSlope::kGateConstant) active = active.detach();
+  if (slope == WrongSlope::kUpConstant) up = up.detach();
+  if (slope == WrongSlope::kGateLinear) sent = gated * (active / gated).detach();
+  if (slope == WrongSlope::kOtherGelu && mlp.activation != Activation::kSilu) sent = at::gelu(gated, "none");
+  if (sent.defined()) active = sent + (active - sent).detach();
+  return linear(*mlp.down_proj, active * up);
 }
 
 at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,
@@ -267,17 +309,18 @@ WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   LayerOutput output;
   const RmsNorm none;
+  const LostPath lost = settings_.lost_path;
+  const auto read = [&](LostPath path, const at::Tensor& given) { return lost == path ? given.detach() : given; };
   const bool bare_attention = settings_.missing_norm == MissingNorm::kAfterAttention,
              bare_mlp = settings_.missing_norm == MissingNorm::kAfterMlp;
-  const LostPath lost = settings_.lost_path;
   const at::Tensor middle =
-      (lost == LostPath::kResidualOfAttention ? x.detach() : x) +
-      norm(bare_attention ? none : w.after_attention, attention(index, norm(w.before_attention, x), rows));
-  const at::Tensor normed = norm(w.before_mlp, config_.parallel ? x : middle);
+      residual(x, w.before_attention, false) +
+      norm(bare_attention ? none : w.after_attention,
+           attention(index, norm(w.before_attention, read(LostPath::kAttention, x)), rows));
+  const at::Tensor normed = norm(w.before_mlp, read(LostPath::kMlp, config_.parallel ? x : middle));
   const at::Tensor fed =
       config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
-  output.hidden = (lost == LostPath::kResidualOfMlp ? middle.detach() : middle) +
-                  norm(bare_mlp ? none : w.after_mlp, fed);
+  output.hidden = residual(middle, w.before_mlp, true) + norm(bare_mlp ? none : w.after_mlp, fed);
   return output;
 }
 

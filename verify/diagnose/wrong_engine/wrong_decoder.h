@@ -52,6 +52,8 @@ class WrongDecoder {
  private:
   at::Tensor linear(const Linear& map, const at::Tensor& given);
   at::Tensor norm(const RmsNorm& norm, const at::Tensor& x);
+  static at::Tensor normalised_by(const RmsNorm& norm, const at::Tensor& x, bool constant);
+  at::Tensor residual(const at::Tensor& x, const RmsNorm& before, bool of_mlp);
   at::Tensor rotated(at::Tensor heads, const at::Tensor& positions, bool local) const;
   at::Tensor mask(const WrongRows& rows, int64_t window) const;
   at::Tensor attention(int64_t index, const at::Tensor& x, const WrongRows& rows);
