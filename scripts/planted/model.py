@@ -97,7 +97,7 @@ def final_norm_missing(run):
     return without(run, [run.model.model.norm])
 
 
-@mistake("llama-sft-b3_right", "the last norm's")
+@mistake("llama-sft-b3_right", "the last norm's", "backward pass of norms takes the mean square for a constant")
 def norms_take_variance_for_constant(run):
     """the backward pass of norms takes the mean square for a constant"""
     for norm in run.modules("RMSNorm"):

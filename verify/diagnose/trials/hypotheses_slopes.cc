@@ -94,7 +94,7 @@ void HypothesisTable::slopes_of_groups() {
 
 /// Of norms, rotations, MLPs and residuals.
 void HypothesisTable::slopes_of_parts() {
-  const auto add_slope = [&](const char* name, const char* about, const char* text, WrongSlope slope) {
+  const auto add_slope = [&](const char* name, const char* about, const std::string& text, WrongSlope slope) {
     add(name, about, text, [slope](WrongSettings& s) { s.slope = slope; });
   };
   if (config_.rotary_dim > 0)
@@ -102,14 +102,20 @@ void HypothesisTable::slopes_of_parts() {
               "the backward pass turns the gradients of queries and keys as the heads were turned, not back (the sine's "
               "sign)",
               WrongSlope::kTurnsFurther);
-  add_slope("norms-constant", "norms' slope", "the backward pass of norms takes the mean square for a constant",
-            WrongSlope::kNormConstant);
-  add_slope("norms-weightless", "norms' slope", "the backward pass of norms leaves their weight out of what they read",
-            WrongSlope::kNormWeightless);
-  add_slope("norms-other-one", "norms' slope",
-            config_.norm_adds_one ? "the backward pass of norms multiplies by their weight, not by 1 + weight"
-                                  : "the backward pass of norms multiplies by 1 + weight, not by their weight",
-            WrongSlope::kNormOtherOne);
+  for (const bool all : {true, false}) {
+    for (const auto& [name, slope, text] :
+         {std::tuple{"constant", WrongSlope::kNormConstant, "takes the mean square for a constant"},
+          std::tuple{"weightless", WrongSlope::kNormWeightless, "leaves their weight out of what they read"},
+          std::tuple{"other-one", WrongSlope::kNormOtherOne,
+                     config_.norm_adds_one ? "multiplies by their weight, not by 1 + weight"
+                                           : "multiplies by 1 + weight, not by their weight"}})
+      add(fmt::format("norms-{}{}", name, all ? "" : "-in-layers"), all ? "norms' slope" : "layers' norms' slope",
+          fmt::format("the backward pass of {} {}", all ? "norms" : "the layers' norms, not the last one's,", text),
+          [slope = slope, all](WrongSettings& s) {
+            s.slope = slope;
+            s.last_norm_is_right = !all;
+          });
+  }
   add_slope("gate-constant", "MLP's slope", "the backward pass of the MLP takes its activated gate for a constant",
             WrongSlope::kGateConstant);
   add_slope("up-constant", "MLP's slope",
@@ -120,14 +126,56 @@ void HypothesisTable::slopes_of_parts() {
     add_slope("activation-other-gelu", "MLP's slope",
               "the backward pass of the MLP's activation is that of the exact GELU, the forward pass the tanh's",
               WrongSlope::kOtherGelu);
-  add_slope("gate-alone", "MLP's slope", "what the MLP reads has the gate projection's gradient alone, not the up projection's",
-            WrongSlope::kGateAlone);
-  add_slope("up-alone", "MLP's slope", "what the MLP reads has the up projection's gradient alone, not the gate projection's",
-            WrongSlope::kUpAlone);
-  for (const auto& [path, name, of] : {std::tuple{LostPath::kMlp, "mlp-straight", "the MLP"},
-                                       std::tuple{LostPath::kAttention, "attention-straight", "attention"}})
-    add(name, "residual's slope",
-        fmt::format("no gradient flows through {} to what it reads: what is below has the residual's alone", of),
+  slopes_of_inputs();
+  slopes_of_residuals();
+}
+
+/// What parts of layers send back to what they read.
+void HypothesisTable::slopes_of_inputs() {
+  const bool experts = config_.mixture.num_experts > 0;
+  const std::string right = experts ? "the experts' own gradients are right, but " : "";
+  const char* const part = experts ? "experts read" : "the MLP reads";
+  for (const auto& [name, slope, text] :
+       {std::tuple{"gate-alone", WrongSlope::kGateAlone, "the gate projection's gradient alone, not the up projection's"},
+        std::tuple{"up-alone", WrongSlope::kUpAlone, "the up projection's gradient alone, not the gate projection's"}})
+    add(name, "MLP's input slope", fmt::format("{}what {} has {}", right, part, text),
+        [slope = slope, experts](WrongSettings& s) {
+          s.slope = slope;
+          s.slope_of_experts_alone = experts;
+        });
+  for (const bool second : {false, true}) {
+    const std::string which =
+        fmt::format("the gradient of the {} half of {{}} alone, as where two tensor-parallel ranks do not add theirs up "
+                    "(an all-reduce is missing)",
+                    second ? "second" : "first");
+    add(fmt::format("mlp-shard-{}", second ? 2 : 1), "MLP's input slope",
+        fmt::format("{}what {} has {}", right, part, fmt::format(fmt::runtime(which), "its columns")),
+        [second, experts](WrongSettings& s) {
+          s.slope = WrongSlope::kMlpShard;
+          s.second_shard = second;
+          s.slope_of_experts_alone = experts;
+        });
+    if (config_.num_key_value_heads % 2 == 0)
+      add(fmt::format("attention-shard-{}", second ? 2 : 1), "attention's input slope",
+          fmt::format("what attention reads has {}", fmt::format(fmt::runtime(which), "its heads")),
+          [second](WrongSettings& s) {
+            s.slope = WrongSlope::kAttentionShard;
+            s.second_shard = second;
+          });
+  }
+  if (experts && config_.mixture.norm_topk_prob)
+    add("router-sum-constant", "router's slope",
+        "the backward pass of routers takes the sum that the chosen experts' weights are divided by for a constant "
+        "(norm_topk_prob); the experts' own gradients are right",
+        [](WrongSettings& s) { s.slope = WrongSlope::kRouterSum; });
+}
+
+/// What flows past parts of layers, and what does not flow through them.
+void HypothesisTable::slopes_of_residuals() {
+  for (const auto& [path, name, of, about] :
+       {std::tuple{LostPath::kMlp, "mlp-straight", "the MLP", "middle's slope"},
+        std::tuple{LostPath::kAttention, "attention-straight", "attention", "layer input's slope"}})
+    add(name, about, fmt::format("no gradient flows through {} to what it reads: what is below has the residual's alone", of),
         [path = path](WrongSettings& s) { s.lost_path = path; });
   using How = WrongResidual::How;
   for (const auto& [how, name, text] :
@@ -138,8 +186,8 @@ void HypothesisTable::slopes_of_parts() {
     for (const auto& [mlp, attention, of] : {std::tuple{true, true, "before the MLP and before attention"},
                                              std::tuple{true, false, "before the MLP"},
                                              std::tuple{false, true, "before attention"}})
-      add(fmt::format("residual-{}-{}{}", name, mlp ? "mlp" : "", attention ? "attention" : ""), "residual's slope",
-          fmt::format("the gradient of the residual {} {}", of, text),
+      add(fmt::format("residual-{}-{}{}", name, mlp ? "mlp" : "", attention ? "attention" : ""),
+          mlp ? "middle's slope" : "layer input's slope", fmt::format("the gradient of the residual {} {}", of, text),
           [how = how, mlp = mlp, attention = attention](WrongSettings& s) { s.residual = {how, mlp, attention}; });
   }
 }

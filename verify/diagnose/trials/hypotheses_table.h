@@ -60,6 +60,8 @@ class HypothesisTable {
   void slopes_of_attention();
   void slopes_of_groups();
   void slopes_of_parts();
+  void slopes_of_inputs();
+  void slopes_of_residuals();
 
   // hypotheses_chunks.cc: of what works by chunks
   void chunked_labels();

@@ -11,13 +11,27 @@
 namespace streambp::verify {
 
 bool is_of_backward_pass(const std::string& about) {
-  static const std::set<std::string> kAbout{
-      "detached",        "tied embedding",   "padding row",      "sums",           "softcap's slope",
-      "softmax's slope", "rotation's slope", "residual's slope", "adapters' slope",
-      "attention's slope", "scores' slope",    "queries' slope",   "keys' slope",      "norms' slope",
-      "MLP's slope",     "key sums' slope",  "value sums' slope"};
-  return kAbout.contains(about);
+  static const std::set<std::string> kAbout{"detached", "tied embedding", "padding row", "sums"};
+  return kAbout.contains(about) || about.ends_with(" slope");
 }
+
+namespace {
+
+/// Where a mistake in the backward pass of a part of the layers shows first.
+bool shows_at(const std::string& about, const std::string& place) {
+  const auto is = [&](const char* name) { return place.starts_with(std::string(name) + "-of-layer"); };
+  const bool at_input = is("input-gradient"), at_experts = is("experts-input-gradient"),
+             at_middle = at_experts || is("mlp-input-gradient") || is("attention");
+  if (about == "MLP's slope") return is("mlp-backward");
+  if (about == "MLP's input slope" || about == "middle's slope") return at_middle;
+  if (about == "router's slope") return at_experts;
+  if (about == "layer input's slope" || about == "norms' slope") return at_input;
+  if (about == "layers' norms' slope") return at_input || at_middle;
+  if (about == "attention's input slope") return is("attention-input-gradient");
+  return true;
+}
+
+}  // namespace
 
 bool is_elsewhere(const std::string& about, const Location& location) {
   const auto wrong = [&](std::initializer_list<Role> roles) {
@@ -25,7 +39,7 @@ bool is_elsewhere(const std::string& about, const Location& location) {
   };
   // What flows through layers is right: sums are wrong, or a parameter's own part.
   if (location.flow_is_right && location.kind == Location::Kind::kAlone)
-    return about.ends_with("'s slope") || about.ends_with("s' slope") || about == "detached";
+    return about.ends_with(" slope") || about == "detached";
   if (location.kind != Location::Kind::kBetween) return false;
   if (about == "tied embedding" || about == "padding row") return true;
   const bool above_attention = wrong(
@@ -37,15 +51,17 @@ bool is_elsewhere(const std::string& about, const Location& location) {
   if (about == "softmax's slope" || about == "softcap's slope" || about == "rotation's slope" ||
       about == "scores' slope")
     return above_attention || wrong({Role::kOutput, Role::kValues});
-  const bool in_attention = !above_attention && !wrong({Role::kOutput});
-  const bool apart = location.roles_there.contains(Role::kQueries);  // from keys
-  if (about == "attention's slope") return !in_attention || (apart && wrong({Role::kQueries}) != wrong({Role::kKeys}));
-  if (about == "queries' slope") return !in_attention || wrong({Role::kKeys, Role::kValues, Role::kProjected});
-  if (about == "key sums' slope") return !in_attention || !apart || wrong({Role::kQueries, Role::kValues});
-  if (about == "value sums' slope") return !in_attention || !apart || wrong({Role::kQueries, Role::kKeys});
-  if (about == "keys' slope") return !in_attention || !apart || wrong({Role::kQueries});
-  if (about == "MLP's slope" || about == "norms' slope") return in_attention;
-  return false;
+  // Each head's own gradients say which of them are wrong, where they are not in one matrix.
+  const bool in_attention = !above_attention && !wrong({Role::kOutput, Role::kRecurrence});
+  const bool apart = location.roles_there.contains(Role::kQueries);
+  const bool q = wrong({Role::kQueries}), k = wrong({Role::kKeys}), v = wrong({Role::kValues});
+  if (about == "attention's slope") return !in_attention || (apart && !(q && k));
+  if (about == "queries' slope") return !in_attention || !apart || !q || k || v;
+  if (about == "keys' slope") return !in_attention || !apart || q || !k;
+  if (about == "key sums' slope") return !in_attention || !apart || q || !k || v;
+  if (about == "value sums' slope") return !in_attention || !apart || q || k || !v;
+  if (about == "adapters' slope" || about == "residual's slope") return false;
+  return !shows_at(about, location.name);
 }
 
 TrialRuns::TrialRuns(const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth,

@@ -128,7 +128,8 @@ at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   const at::Tensor weight = leaves_.vector(*norm.weight, x);
   const at::Tensor right = norm.adds_one ? weight + 1.0 : weight;
   const at::Tensor normalised = normalised_by(norm, x, false);
-  const WrongSlope slope = settings_.slope;
+  const bool is_right = settings_.last_norm_is_right && &norm == &model_.norm();
+  const WrongSlope slope = is_right ? WrongSlope::kNone : settings_.slope;
   if (slope != WrongSlope::kNormConstant && slope != WrongSlope::kNormWeightless &&
       slope != WrongSlope::kNormOtherOne)
     return normalised * right;
@@ -210,6 +211,7 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   const bool late = norms_rotated_heads(config_) != settings_.other_norm_order;
   const auto heads = [&](const Linear& map, const RmsNorm& of) {
     at::Tensor projected = linear(map, x);
+    if (settings_.slope == WrongSlope::kAttentionShard) projected = of_one_shard(projected, linear(map, x.detach()));
     const bool full_width = config_.qk_norm_full_width;
     if (full_width && !bare) projected = norm(of, projected);
     projected = projected.view({rows.rows, rows.columns, -1, config_.head_dim});
@@ -252,6 +254,13 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   return linear(*w.o_proj, attended);
 }
 
+/// One half of the columns of `kept`, and the other of `lost`, through which no gradient flows.
+at::Tensor WrongDecoder::of_one_shard(const at::Tensor& kept, const at::Tensor& lost) const {
+  const int64_t half = kept.size(-1) / 2;
+  return settings_.second_shard ? at::cat({lost.slice(-1, 0, half), kept.slice(-1, half)}, -1)
+                                : at::cat({kept.slice(-1, 0, half), lost.slice(-1, half)}, -1);
+}
+
 at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
   if (mlp.gate_up_proj != nullptr) {
     const double alpha = mlp.clamped.alpha;
@@ -262,10 +271,13 @@ at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
     const at::Tensor up = both.slice(-1, 1, {}, 2).clamp(-limit, limit);
     return linear(*mlp.down_proj, gate * at::sigmoid(gate * alpha) * (up + 1.0));
   }
-  const WrongSlope slope = settings_.slope;
-  const at::Tensor gated = linear(*mlp.gate_proj, slope == WrongSlope::kUpAlone ? x.detach() : x);
+  const WrongSlope slope =
+      settings_.slope_of_experts_alone && !in_experts_ ? WrongSlope::kNone : settings_.slope;
+  at::Tensor gated = linear(*mlp.gate_proj, slope == WrongSlope::kUpAlone ? x.detach() : x);
+  if (slope == WrongSlope::kMlpShard) gated = of_one_shard(gated, linear(*mlp.gate_proj, x.detach()));
   at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
   at::Tensor up = linear(*mlp.up_proj, slope == WrongSlope::kGateAlone ? x.detach() : x);
+  if (slope == WrongSlope::kMlpShard) up = of_one_shard(up, linear(*mlp.up_proj, x.detach()));
   at::Tensor sent;  // whose gradient the gate has
   if (slope == WrongSlope::kGateConstant) active = active.detach();
   if (slope == WrongSlope::kUpConstant) up = up.detach();
@@ -283,7 +295,8 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
   if (settings_.narrow == NarrowValues::kRouter) scores = narrowed(scores);
   const at::Tensor probabilities = at::softmax(scores, -1);
   auto [top, choices] = probabilities.topk(mixture.experts_per_token, -1);
-  if (mixture.normalise) top = top / top.sum(-1, true);
+  const bool constant = settings_.slope == WrongSlope::kRouterSum;
+  if (mixture.normalise) top = top / (constant ? top.sum(-1, true).detach() : top.sum(-1, true));
   const at::Tensor chosen = at::zeros_like(probabilities).scatter(1, choices, 1.0).detach();
   const at::Tensor weights = at::zeros_like(probabilities).scatter(1, choices, top);
   const at::Tensor counted = rows.counted.defined() ? rows.counted : at::ones({tokens.size(0)}, at::kDouble);
@@ -294,7 +307,9 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
   for (size_t expert = 0; expert < mixture.experts.size(); ++expert) {
     const at::Tensor mine = chosen.select(1, static_cast<int64_t>(expert)).nonzero().squeeze(1);
     if (mine.numel() == 0) continue;
+    in_experts_ = true;
     const at::Tensor result = mlp(mixture.experts[expert], tokens.index_select(0, mine));
+    in_experts_ = false;
     const at::Tensor weight = weights.select(1, static_cast<int64_t>(expert)).index_select(0, mine);
     y = y.index_add(0, mine, result * weight.unsqueeze(1));
   }

@@ -141,6 +141,9 @@ enum class WrongSlope {
   kOtherGelu,       // MLPs: it is that of GELU's other form
   kGateAlone,       // MLPs: what they read has the gate projection's gradient alone
   kUpAlone,         // MLPs: it has the up projection's alone
+  kMlpShard,        // MLPs: it has that of one half of their columns alone
+  kAttentionShard,  // attention: what it reads has the gradient of one half of its heads alone
+  kRouterSum,       // routers: the sum that chosen weights are divided by is taken for a constant
 };
 
 /// Which of the query heads that share a key's or value's head send it a gradient.
@@ -304,6 +307,9 @@ struct WrongSettings {
   LostPath lost_path = LostPath::kNone;
   WrongResidual residual;
   WrongSlope slope = WrongSlope::kNone;
+  bool second_shard = false;           // of the halves the other one
+  bool last_norm_is_right = false;     // of norms whose slope is wrong
+  bool slope_of_experts_alone = false;  // of MLPs whose slope is wrong
   NarrowInputs narrow_inputs;
   TiedGradient tied;
   bool padding_row_trained = false;  // the embedding has no padding_idx
