@@ -1,5 +1,8 @@
 """Mistakes of public reports (GitHub issues and pull requests of trainers and kernels, most of 2026), each made anew and with the words that name it
-before the judge was asked about any of them. They were taken as a search for such reports gave them."""
+before the judge was asked about any of them. They were taken as a search for such reports gave them.
+
+What it said then, in float64: 7 of 15 named, three of these by their place alone; 3 by a place too wide, 3 vaguely (weights of rows or tokens), 1 in a
+factor that is none, 1 unknown."""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,8 @@
 """A second list of mistakes of public reports, each made anew and with the words that name it after the judge was mended for the first and before it was
-asked about any of these. They were taken as a search for such reports gave them."""
+asked about any of these. They were taken as a search for such reports gave them.
+
+What it said then, in float64: 13 of 18 named, three of these by their place alone; 3 vaguely (weights of rows), 1 wrongly, 1 unknown (the cross-entropy of
+ORPO, which then was another in its tokens as well; it has been made as the report has it since)."""
 
 import torch
 import torch.nn.functional as F
@@ -77,8 +80,9 @@ def cross_entropy_divided_twice(run):
     logs, lengths = run.log_probabilities(), mask.sum(1)
     chosen, rejected = ((logs * mask).sum(1) / lengths).chunk(2)
     odds = (chosen - rejected) - (torch.log1p(-chosen.exp()) - torch.log1p(-rejected.exp()))
-    each = -chosen / lengths.chunk(2)[0]
-    return run.gradients(each.mean() - run.settings["beta"] * F.logsigmoid(odds).mean())
+    every = run.mask[:, 1:].to(run.dtype).chunk(2)[0]  # TRL's cross-entropy is over prompts too
+    each = -(logs.chunk(2)[0] * every).sum(1) / lengths.chunk(2)[0]
+    return run.gradients(each.sum() / every.sum() - run.settings["beta"] * F.logsigmoid(odds).mean())
 
 
 @mistake("qwen3-dpo-robust", "label_smoothing")

@@ -33,8 +33,10 @@ class InputWeights {
 
  private:
   void of_input(const std::string& input, const std::string& text, const at::Tensor& given) {
-    add(fmt::format("{}-left-out", input), fmt::format("{} are left out", text), with(input, at::zeros_like(given)));
-    add(fmt::format("{}-other-sign", input), fmt::format("{} have the other sign", text), with(input, -given));
+    add(fmt::format("{}-left-out", input), fmt::format("{} are left out", text),
+        with(input, at::zeros_like(given)));
+    add(fmt::format("{}-other-sign", input), fmt::format("{} have the other sign", text),
+        with(input, -given));
     add(fmt::format("{}-mean", input), fmt::format("{} are the mean over the batch", text),
         with(input, given.mean().expand_as(given).contiguous()));
     // Of pairs both halves.
@@ -52,7 +54,8 @@ class InputWeights {
             slopes);
     }
     add(fmt::format("{}-broadcast", input),
-        fmt::format("{0} are broadcast: each {1} meets the {0} of every {1}, [n, 1] against [n], in a mean over all n x n",
+        fmt::format("{0} are broadcast: each {1} meets the {0} of every {1}, [n, 1] against [n], in a mean "
+                    "over all n x n",
                     text, facts_.pairs ? "pair" : facts_.unit),
         sum / static_cast<double>(group));
   }
@@ -75,7 +78,8 @@ class InputWeights {
           if (!(square > 0.0)) continue;
           const double times = (a * b).sum().item<double>() / square;
           // Another loss of its tokens, not another weight.
-          if ((b - a * times).abs().max().item<double>() > kSame * a.abs().max().item<double>()) return std::nullopt;
+          if ((b - a * times).abs().max().item<double>() > kSame * a.abs().max().item<double>())
+            return std::nullopt;
           weights[i] = times;
         }
       }

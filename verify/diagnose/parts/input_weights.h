@@ -1,4 +1,5 @@
-// Weights of rows that a loss gives where a number of each sequence is left out, another's, or met by all others.
+// Weights of rows that a loss gives where a number of each sequence is left out, another's, or met by all
+// others.
 #pragma once
 
 #include "verify/diagnose/parts/row_words.h"

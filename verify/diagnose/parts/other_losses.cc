@@ -57,7 +57,9 @@ class LossSearch {
       if (each.is_of_the_loss()) candidates_.push_back({each.name, each.about, each.sentence, each.make});
     }
     orders();
-    exchanged();
+    for (OptionChanges& each : changed_options(kind_, subject_.options))
+      candidates_.push_back({each.name, "options", each.sentence,
+                             [options = std::move(each.options)](WrongSettings& s) { s.options = options; }});
     if (kind_.name == "kto")
       candidates_.push_back({"kto-baseline-missing", "options",
                              "the KL estimate that rewards are held against is 0 (calculate_KL)",
@@ -84,8 +86,9 @@ class LossSearch {
     seen_.errors = seen_.errors.clamp_min(std::max(typical * kOfTheLargest, 1e-300));
     for (const LossCandidate& each : candidates_) try_out(each.name, each.sentence, each.make);
     for (const OtherSums& each : other_sums(subject_, values_)) keep(each.name, each.sentence, each.slopes);
-    const bool with_kl = kind_.name == "grpo";
-    for (const OtherSums& each : token_powers(subject_, values_, own_, with_kl ? slopes_with("beta", 0.0) : own_))
+    const std::string of = term_coefficient(kind_.name);
+    const at::Tensor without = of.empty() ? own_ : slopes_with(of, 0.0);
+    for (const OtherSums& each : token_powers(subject_, values_, own_, without, of))
       keep(each.name, each.sentence, each.slopes);
     divided_by_room();
     lost();
@@ -208,34 +211,6 @@ class LossSearch {
         candidates_.push_back({"advantages-of-others", "advantages", "advantages are other rows': " + text,
                                [order = order](WrongSettings& s) { s.advantage_order = order; }});
     }
-  }
-
-  /// Two numbers among the options, each with the other's value.
-  void exchanged() {
-    std::vector<std::pair<std::string, std::string>> numbers;
-    for (const Option& option : kind_.options) {
-      const auto found = subject_.options.find(option.name);
-      if (found != subject_.options.end() && option.choices.empty() && is_number(found->second))
-        numbers.emplace_back(option.name, found->second);
-    }
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      for (size_t j = i + 1; j < numbers.size(); ++j) {
-        const std::pair<std::string, std::string> one = numbers[i], other = numbers[j];
-        if (one.second == other.second) continue;
-        candidates_.push_back({fmt::format("{}-for-{}", one.first, other.first), "options",
-                               fmt::format("{} and {} are exchanged", one.first, other.first),
-                               [one, other](WrongSettings& s) {
-                                 s.options[one.first] = other.second;
-                                 s.options[other.first] = one.second;
-                               }});
-      }
-    }
-  }
-
-  static bool is_number(const std::string& text) {
-    char* end = nullptr;
-    std::strtod(text.c_str(), &end);
-    return !text.empty() && *end == '\0';
   }
 
   /// Tokens that have no slope are not there at all, for sums and counts either.

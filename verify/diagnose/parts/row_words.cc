@@ -357,6 +357,7 @@ class RowReading {
                             name, text),
                 1.0};
     }
+    if (auto shifted = shifted_advantages(facts_, weights_)) return std::move(*shifted);
     std::vector<std::string> texts;
     for (size_t i = 0; i < size() && texts.size() < 16; ++i) {
       if (known(i))

@@ -31,8 +31,8 @@ const char* main_text(const std::string& objective) {
 
 }  // namespace
 
-std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& terms, const Solution& solution, size_t first,
-                                                   double base, double deviation) {
+std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& terms, const Solution& solution,
+                                                   size_t first, double base, double deviation) {
   std::vector<std::string> names, sentences;
   for (size_t i = 0; i < terms.size(); ++i) {
     const Term& term = terms[i];
@@ -52,8 +52,8 @@ std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& term
                                       term.name == "kl" ? ", or its reference is the policy itself" : ""));
     } else if (std::abs(times + 1.0) <= error) {
       names.back() += "-other-sign";
-      sentences.push_back(fmt::format("{} counts -1 times as much as it should: it has the other sign, and is maximised",
-                                      term.text));
+      sentences.push_back(fmt::format(
+          "{} counts -1 times as much as it should: it has the other sign, and is maximised", term.text));
     } else {
       names.back() += "-weight";
       sentences.push_back(fmt::format("{} counts {:.6g} times as much as it should", term.text, times));
@@ -62,12 +62,14 @@ std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& term
   return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and "))};
 }
 
-std::optional<RowWords> term_alone(const std::string& objective, const std::vector<Term>& terms, const Solution& solution) {
+std::optional<RowWords> term_alone(const std::string& objective, const std::vector<Term>& terms,
+                                   const Solution& solution) {
   double most = 0.0;
   std::vector<size_t> there;
   for (size_t i = 0; i <= terms.size(); ++i) most = std::max(most, std::abs(solution.weights[i]));
   for (size_t i = 0; i <= terms.size(); ++i) {
-    if (std::abs(solution.weights[i]) > std::max(kNoWeight * most, 4.0 * solution.deviations[i])) there.push_back(i);
+    if (std::abs(solution.weights[i]) > std::max(kNoWeight * most, 4.0 * solution.deviations[i]))
+      there.push_back(i);
   }
   if (there.size() != 1 || there.front() == 0 || !terms[there.front() - 1].expected) return std::nullopt;
   const Term& term = terms[there.front() - 1];

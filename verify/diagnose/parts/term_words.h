@@ -18,11 +18,13 @@ struct Term {
   bool expected = true;
 };
 
-/// Name and sentence of the terms, whose weights begin at `first` where the loss itself has the weight `base`.
-std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& terms, const Solution& solution, size_t first,
-                                                   double base, double deviation);
+/// Name and sentence of the terms, whose weights begin at `first` where the loss itself has the weight
+/// `base`.
+std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& terms, const Solution& solution,
+                                                   size_t first, double base, double deviation);
 
 /// Where the loss's first weight is none, and one of its terms is all that is there.
-std::optional<RowWords> term_alone(const std::string& objective, const std::vector<Term>& terms, const Solution& solution);
+std::optional<RowWords> term_alone(const std::string& objective, const std::vector<Term>& terms,
+                                   const Solution& solution);
 
 }  // namespace streambp::verify

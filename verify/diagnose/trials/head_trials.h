@@ -10,8 +10,8 @@
 
 namespace streambp::verify {
 
-/// The gradients of the head and of the last norm, without the rows of a tied embedding that tokens look up; where
-/// neither is trained, those of the highest layer.
+/// The gradients of the head and of the last norm, without the rows of a tied embedding that tokens look up;
+/// where neither is trained, those of the highest layer.
 class HeadGauge {
  public:
   /// Nothing where none of these is trained.

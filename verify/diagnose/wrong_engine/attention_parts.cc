@@ -28,13 +28,37 @@ at::Tensor with_constant_share(const at::Tensor& scores) {
   return among_keys * share;
 }
 
-at::Tensor of_blind_queries(BlindQueries blind, const at::Tensor& row, const at::Tensor& q, const at::Tensor& k,
-                            double scale) {
+at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices, const Batch& batch,
+                     int64_t window) {
+  const auto starts = [&](const Cut& cut) { return chunk_starts(indices, cut); };
+  const auto of_query = [](const at::Tensor& x) { return x.unsqueeze(1); };
+  const auto of_key = [](const at::Tensor& x) { return x.unsqueeze(0); };
+  at::Tensor at_query = indices.in_sequence;
+  if (settings.top_left.size > 0) at_query = at_query - starts(settings.top_left);
+  const at::Tensor query = of_query(at_query), key = of_key(indices.in_sequence);
+  at::Tensor seen = key <= query + settings.looks_ahead;
+  if (settings.sees_whole_chunk.size > 0) {
+    const at::Tensor chunk = starts(settings.sees_whole_chunk);
+    seen = seen | (of_query(chunk) == of_key(chunk));
+  }
+  if (settings.prompt_sees_itself) {
+    const at::Tensor prompt = prompt_tokens(batch);
+    seen = seen | (of_query(prompt) & of_key(prompt));
+  }
+  if (settings.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings.own_chunk_only)));
+  const int64_t width = settings.ignores_windows || window == 0 ? 0 : window + settings.window_offset;
+  if (width > 0) seen = seen & (query - key < width);
+  return seen & (of_query(indices.sequence) == of_key(indices.sequence));
+}
+
+at::Tensor of_blind_queries(BlindQueries blind, const at::Tensor& row, const at::Tensor& q,
+                            const at::Tensor& k, double scale) {
   const at::Tensor even = row.to(at::kDouble);
   if (blind == BlindQueries::kNothing) return even * 0.0;
   if (blind == BlindQueries::kRow) return even / even.sum(1, true);
   const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
-  return at::softmax((scores - scores.detach()).masked_fill(~row, -std::numeric_limits<double>::infinity()), -1);
+  return at::softmax((scores - scores.detach()).masked_fill(~row, -std::numeric_limits<double>::infinity()),
+                     -1);
 }
 
 }  // namespace streambp::verify

@@ -131,7 +131,8 @@ class LayerPass {
     for (int64_t i = 0; i < layers; ++i) {
       const at::AutoGradMode through(with_grad &&
                                      (!settings_.head_alone || i + settings_.top_layers >= layers));
-      if (settings_.head_alone && i + settings_.top_layers == layers) hidden = hidden.detach().requires_grad_();
+      if (settings_.head_alone && i + settings_.top_layers == layers)
+        hidden = hidden.detach().requires_grad_();
       Before before;
       if (model.config().shares_keys_values(i)) {
         const KeysValues& of_producer = shared.at(model.config().producer_of(i));
@@ -166,10 +167,10 @@ class LayerPass {
     return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
            s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
            s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
-           s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant ||
-           s.key_sum != GroupSum::kAll || s.value_sum != GroupSum::kAll ||
-           s.prompt_sees_itself || s.softmax_without_sum || s.attention_softcap_straight ||
-           s.narrow == NarrowValues::kAttention || wrong_.hidden_key.any().item<bool>();
+           s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant || s.key_sum != GroupSum::kAll ||
+           s.value_sum != GroupSum::kAll || s.prompt_sees_itself || s.softmax_without_sum ||
+           s.attention_softcap_straight || s.narrow == NarrowValues::kAttention ||
+           wrong_.hidden_key.any().item<bool>();
   }
 
   bool hides_padding(int64_t index) const {
@@ -279,7 +280,8 @@ class LayerPass {
     return output;
   }
 
-  /// Right, with the gradients of queries, of keys and values or of all that it has with the mistakes asked for.
+  /// Right, with the gradients of queries, of keys and values or of all that it has with the mistakes asked
+  /// for.
   at::Tensor sloped_attention(const AttentionSettings& settings, const AttentionHeads& heads) {
     const SlopeAlone of = settings_.slope_alone;
     const auto with = [&](bool queries, bool keys) {
@@ -308,33 +310,16 @@ class LayerPass {
     };
     const at::Tensor k = for_queries(heads.own.keys, settings_.key_sum),
                      v = for_queries(heads.own.values, settings_.value_sum);
-    const auto starts = [&](const Cut& cut) { return chunk_starts(indices_, cut); };
     const auto of_query = [](const at::Tensor& x) { return x.unsqueeze(1); };
     const auto of_key = [](const at::Tensor& x) { return x.unsqueeze(0); };
-    at::Tensor at_query = indices_.in_sequence;
-    if (settings_.top_left.size > 0) at_query = at_query - starts(settings_.top_left);
-    const at::Tensor query = of_query(at_query), key = of_key(indices_.in_sequence);
-    at::Tensor seen = key <= query + settings_.looks_ahead;
-    if (settings_.sees_whole_chunk.size > 0) {
-      const at::Tensor chunk = starts(settings_.sees_whole_chunk);
-      seen = seen | (of_query(chunk) == of_key(chunk));
-    }
-    if (settings_.prompt_sees_itself) {
-      const at::Tensor prompt = prompt_tokens(wrong_.batch);
-      seen = seen | (of_query(prompt) & of_key(prompt));
-    }
-    if (settings_.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings_.own_chunk_only)));
-    const int64_t window =
-        settings_.ignores_windows || settings.window == 0 ? 0 : settings.window + settings_.window_offset;
-    if (window > 0) seen = seen & (query - key < window);
-    seen = seen & (of_query(indices_.sequence) == of_key(indices_.sequence));
+    at::Tensor seen = keys_seen(settings_, indices_, wrong_.batch, settings.window);
     if (hides_padding) seen = seen & of_key(wrong_.hidden_key.logical_not());
     // What sees nothing sees itself: a softmax over nothing is NaN.
     const at::Tensor blind = seen.any(1, true).logical_not();
     seen = seen | (at::eye(seen.size(0), at::TensorOptions(at::kBool)) & blind);
     at::Tensor same;
     if (settings_.detached.size > 0) {
-      const at::Tensor chunk = starts(settings_.detached);
+      const at::Tensor chunk = chunk_starts(indices_, settings_.detached);
       same = of_query(chunk) == of_key(chunk);
     }
     at::Tensor scores = at::matmul(q, k.transpose(1, 2));
@@ -358,7 +343,8 @@ class LayerPass {
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     if (settings_.blind != BlindQueries::kThemselves) {
       const at::Tensor row = of_query(indices_.sequence) == of_key(indices_.sequence);
-      weights = at::where(blind, of_blind_queries(settings_.blind, row, q, k, settings.scoring.scale), weights);
+      weights =
+          at::where(blind, of_blind_queries(settings_.blind, row, q, k, settings.scoring.scale), weights);
     }
     const at::Tensor attended = same.defined()
                                     ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())

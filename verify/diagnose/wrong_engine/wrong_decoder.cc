@@ -130,6 +130,7 @@ at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   const at::Tensor normalised = normalised_by(norm, x, false);
   const bool is_right = settings_.last_norm_is_right && &norm == &model_.norm();
   const WrongSlope slope = is_right ? WrongSlope::kNone : settings_.slope;
+  if (slope == WrongSlope::kNormNone) return (normalised * right).detach();
   if (slope != WrongSlope::kNormConstant && slope != WrongSlope::kNormWeightless &&
       slope != WrongSlope::kNormOtherOne)
     return normalised * right;
@@ -211,7 +212,8 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   const bool late = norms_rotated_heads(config_) != settings_.other_norm_order;
   const auto heads = [&](const Linear& map, const RmsNorm& of) {
     at::Tensor projected = linear(map, x);
-    if (settings_.slope == WrongSlope::kAttentionShard) projected = of_one_shard(projected, linear(map, x.detach()));
+    if (settings_.slope == WrongSlope::kAttentionShard)
+      projected = of_one_shard(projected, linear(map, x.detach()));
     const bool full_width = config_.qk_norm_full_width;
     if (full_width && !bare) projected = norm(of, projected);
     projected = projected.view({rows.rows, rows.columns, -1, config_.head_dim});
@@ -297,6 +299,7 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
   auto [top, choices] = probabilities.topk(mixture.experts_per_token, -1);
   const bool constant = settings_.slope == WrongSlope::kRouterSum;
   if (mixture.normalise) top = top / (constant ? top.sum(-1, true).detach() : top.sum(-1, true));
+  if (settings_.slope == WrongSlope::kRouterNone) top = top.detach();
   const at::Tensor chosen = at::zeros_like(probabilities).scatter(1, choices, 1.0).detach();
   const at::Tensor weights = at::zeros_like(probabilities).scatter(1, choices, top);
   const at::Tensor counted = rows.counted.defined() ? rows.counted : at::ones({tokens.size(0)}, at::kDouble);
@@ -325,7 +328,9 @@ WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x
   LayerOutput output;
   const RmsNorm none;
   const LostPath lost = settings_.lost_path;
-  const auto read = [&](LostPath path, const at::Tensor& given) { return lost == path ? given.detach() : given; };
+  const auto read = [&](LostPath path, const at::Tensor& given) {
+    return lost == path ? given.detach() : given;
+  };
   const bool bare_attention = settings_.missing_norm == MissingNorm::kAfterAttention,
              bare_mlp = settings_.missing_norm == MissingNorm::kAfterMlp;
   const at::Tensor middle =

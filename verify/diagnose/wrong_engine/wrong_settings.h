@@ -115,12 +115,13 @@ enum class LostPath {
   kAttention,            // from attention to what it reads
 };
 
-/// A residual whose gradient is another than that of what it is added to: before the MLP, before attention, or
-/// both.
+/// A residual whose gradient is another than that of what it is added to: before the MLP, before attention,
+/// or both.
 struct WrongResidual {
   enum class How {
     kRight,
-    kThroughNorm,  // it goes through the slope of the norm behind it, as where a fused sum and norm adds too early
+    kThroughNorm,  // it goes through the slope of the norm behind it, as where a fused sum and norm adds too
+                   // early
     kTwice,        // it is there twice
   } how = How::kRight;
   bool before_mlp = true, before_attention = true;
@@ -143,6 +144,8 @@ enum class WrongSlope {
   kUpAlone,         // MLPs: it has the up projection's alone
   kMlpShard,        // MLPs: it has that of one half of their columns alone
   kAttentionShard,  // attention: what it reads has the gradient of one half of its heads alone
+  kNormNone,        // norms: no gradient goes through them, to what they read or to their weight
+  kRouterNone,      // routers: no gradient reaches them through the experts' weights
   kRouterSum,       // routers: the sum that chosen weights are divided by is taken for a constant
 };
 
@@ -155,7 +158,8 @@ enum class GroupSum {
   kMean,  // all, and their mean is taken
 };
 
-/// Whose gradients are those of attention with the mistakes that are asked for, where the forward pass has none.
+/// Whose gradients are those of attention with the mistakes that are asked for, where the forward pass has
+/// none.
 enum class SlopeAlone { kNone, kAll, kQueries, kKeysAndValues };
 
 /// What linear maps of the layers read, rounded to float8 (e4m3).
@@ -256,7 +260,8 @@ struct WrongSettings {
   bool rotation_straight = false;  // the backward pass takes the rotation for the identity
   bool attention_softcap_straight = false;  // the backward pass takes it for the identity
   bool no_sinks = false;
-  bool sinks_share_constant = false;  // the backward pass takes the share that sinks leave to keys for a constant
+  bool sinks_share_constant =
+      false;  // the backward pass takes the share that sinks leave to keys for a constant
   SlopeAlone slope_alone = SlopeAlone::kNone;
   GroupSum key_sum = GroupSum::kAll, value_sum = GroupSum::kAll;
   bool key_value_heads_in_turn =
@@ -307,8 +312,8 @@ struct WrongSettings {
   LostPath lost_path = LostPath::kNone;
   WrongResidual residual;
   WrongSlope slope = WrongSlope::kNone;
-  bool second_shard = false;           // of the halves the other one
-  bool last_norm_is_right = false;     // of norms whose slope is wrong
+  bool second_shard = false;            // of the halves the other one
+  bool last_norm_is_right = false;      // of norms whose slope is wrong
   bool slope_of_experts_alone = false;  // of MLPs whose slope is wrong
   NarrowInputs narrow_inputs;
   TiedGradient tied;
