@@ -86,14 +86,16 @@ class LossSearch {
     seen_.errors = seen_.errors.clamp_min(std::max(typical * kOfTheLargest, 1e-300));
     for (const LossCandidate& each : candidates_) try_out(each.name, each.sentence, each.make);
     for (const OtherSums& each : other_sums(subject_, values_)) keep(each.name, each.sentence, each.slopes);
-    const std::string of = term_coefficient(kind_.name);
-    const at::Tensor without = of.empty() ? own_ : slopes_with(of, 0.0);
-    for (const OtherSums& each : token_powers(subject_, values_, own_, without, of))
-      keep(each.name, each.sentence, each.slopes);
     divided_by_room();
     lost();
     numbers();
     kl_terms();
+    if (found_.empty()) {
+      const std::string of = term_coefficient(kind_.name);
+      const at::Tensor without = of.empty() ? own_ : slopes_with(of, 0.0);
+      for (const OtherSums& each : token_powers(subject_, values_, own_, without, of))
+        keep(each.name, each.sentence, each.slopes);
+    }
     if (found_.empty()) pairs();
     if (std::any_of(found_.begin(), found_.end(), [](const OtherLoss& each) { return each.factor == 1.0; }))
       std::erase_if(found_, [](const OtherLoss& each) { return each.factor != 1.0; });
