@@ -89,7 +89,8 @@ class LayerPass {
     at::Tensor leaf = model_.embed(wrong_.batch.tokens).detach().requires_grad_();
     at::Tensor hidden;
     hidden = through_layers(model_, stream, leaf, embedded_leaf);
-    if (settings_.head_alone && settings_.top_layers == 0) leaf = hidden = hidden.detach().requires_grad_();
+    if (settings_.head_alone && settings_.top_layers == 0) top_leaf_ = hidden = hidden.detach().requires_grad_();
+    if (settings_.head_alone) leaf = top_leaf_;
     if (settings_.head_alone) embedded_leaf = at::Tensor();
     if (balance_ != nullptr) balance_->close();
     HeadPass head{model_, scored, request, {}};
@@ -132,7 +133,7 @@ class LayerPass {
       const at::AutoGradMode through(with_grad &&
                                      (!settings_.head_alone || i + settings_.top_layers >= layers));
       if (settings_.head_alone && i + settings_.top_layers == layers)
-        hidden = hidden.detach().requires_grad_();
+        top_leaf_ = hidden = hidden.detach().requires_grad_();
       Before before;
       if (model.config().shares_keys_values(i)) {
         const KeysValues& of_producer = shared.at(model.config().producer_of(i));
@@ -361,6 +362,7 @@ class LayerPass {
   std::unique_ptr<LateObjective> objective_;
   std::shared_ptr<RouterBalance> balance_;
   std::map<Parameter*, at::Tensor> sinks_;
+  at::Tensor top_leaf_;  // what a backward pass that ends early ends with
   NormOps ops_;
   std::deque<DecoderLayer> halves_;  // which graphs read
 };
