@@ -1,5 +1,7 @@
 """A third dozen of mistakes of public reports, each made anew and with the words that name it after the judge was mended for the second list and before it
-was asked about any of these. They were taken as a search for such reports gave them."""
+was asked about any of these. They were taken as a search for such reports gave them.
+
+What it said then, in float64: 9 of 12 named, four of these by their place alone; 2 vaguely (weights of tokens), 1 unknown."""
 
 import torch
 import torch.nn.functional as F

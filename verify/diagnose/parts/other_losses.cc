@@ -14,6 +14,7 @@
 #include "streambp/error.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/other_policies.h"
 #include "verify/diagnose/parts/other_sums.h"
 #include "verify/diagnose/parts/row_words.h"
 #include "verify/diagnose/parts/token_powers.h"
@@ -25,7 +26,9 @@ namespace streambp::verify {
 namespace {
 
 /// Slopes that differ by less are one.
-constexpr double kSameSlope = 1e-5;
+constexpr double kSameSlope = 3e-5;
+/// Errors of float32 are not independent of each other.
+constexpr double kErrorsTogether = 3.0;
 constexpr double kSameFactor = 1e-5;
 /// Of the largest slope: what rounding leaves of one that is none.
 constexpr double kOfTheLargest = 1e-9;
@@ -35,6 +38,8 @@ constexpr size_t kMostPaired = 80;
 /// A bound that is never reached.
 constexpr double kNever = 1e6;
 constexpr int kRefinements = 60;
+/// Times that are one.
+constexpr double kOnce = 1e-4;
 
 using LossChange = std::function<void(WrongSettings&)>;
 
@@ -156,7 +161,9 @@ class LossSearch {
     if (std::abs(factor - 1.0) <= std::max(kSameFactor, 4.0 / std::sqrt(square))) factor = 1.0;
     const at::Tensor off = (seen_.values - slopes * factor).abs();
     const bool like =
-        (off <= at::maximum(seen_.errors, (slopes * factor).abs() * kSameSlope)).all().item<bool>();
+        (off <= at::maximum(seen_.errors * kErrorsTogether, (slopes * factor).abs() * kSameSlope))
+            .all()
+            .item<bool>();
     return like && factor > 0.0 ? std::optional(factor) : std::nullopt;
   }
 
@@ -308,19 +315,32 @@ class LossSearch {
     }
   }
 
-  /// A KL term that is averaged as another loss_type averages, or is that of the reference to the policy.
+  at::Tensor never_clipped() const {
+    WrongSettings settings;
+    settings.options = {{"epsilon_low", "1"}, {"epsilon_high", fmt::format("{}", kNever)}, {"beta", "0"}};
+    return slopes_of(settings);
+  }
+
+  /// Ratios that are clipped otherwise, and a KL term that is averaged as another loss_type averages, or is
+  /// that of the reference to the policy.
   void kl_terms() {
     if (kind_.name != "grpo") return;
+    for (const OtherSums& each :
+         other_clips(subject_, values_, own_, slopes_with("beta", 0.0), never_clipped()))
+      keep(each.name, each.sentence, each.slopes);
     const at::Tensor without = slopes_with("beta", 0.0);
     if (!without.defined() || is_zero(own_ - without)) return;
-    const auto reference = subject_.batch.token_inputs.find(inputs::kReferenceLogProbabilities);
-    if (reference != subject_.batch.token_inputs.end()) {
-      // k3 has the slope 1 - exp(reference - policy), the reverse exp(policy - reference) - 1.
-      const at::Tensor ahead =
-          values_.columns[0] - reference->second.index_select(0, scored_indices(subject_.batch));
-      keep("kl-reversed",
-           "the KL term is that of the other direction (policy and reference are exchanged in k3)",
-           without + (own_ - without) * ahead.exp());
+    for (const OtherSums& each : other_divergences(subject_, values_, own_ - without)) {
+      // How often it is there is fitted.
+      const at::Tensor trust = seen_.errors.square().reciprocal();
+      const double times = (trust * each.slopes * (seen_.values - without)).sum().item<double>() /
+                           (trust * each.slopes.square()).sum().item<double>();
+      const bool once = std::abs(times - 1.0) <= kOnce;
+      if (keep(each.name,
+               once ? each.sentence
+                    : fmt::format("{}, and counts {:.6g} times as much as it should", each.sentence, times),
+               without + each.slopes * (once ? 1.0 : times)))
+        return;
     }
     for (const Option& option : kind_.options) {
       if (option.name != "loss_type") continue;

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "streambp/error.h"
@@ -229,15 +230,22 @@ class PartsSearch {
 
   bool by_terms() {
     terms();
-    return fits_by_terms() || (add_z_loss() && fits_by_terms());
+    return fits_by_terms() || (add_terms_of_logits() && fits_by_terms());
   }
 
-  bool add_z_loss() {
-    const std::optional<Tensors> with = with_z_loss(subject_);
-    if (!with) return false;
-    const at::Tensor part = gauge_.vector_of(*with) - truth_;
-    terms_.push_back({"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", part, false});
-    return !is_nothing(part);
+  /// Whether there are terms of the logits themselves.
+  bool add_terms_of_logits() {
+    bool any = false;
+    for (const auto& [name, text, z_loss, target_logits] :
+         {std::tuple{"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", 1.0, 0.0},
+          std::tuple{kTargetLogits, "the targets' logits", 0.0, 1.0}}) {
+      const std::optional<Tensors> with = with_terms_of_logits(subject_, z_loss, target_logits);
+      if (!with) continue;
+      const at::Tensor part = gauge_.vector_of(*with) - truth_;
+      any = any || !is_nothing(part);
+      if (!is_nothing(part)) terms_.push_back({name, text, part, false});
+    }
+    return any;
   }
 
   bool fits_by_terms() {
@@ -257,10 +265,12 @@ class PartsSearch {
     return true;
   }
 
-  /// Label smoothing takes from the labels what it gives to all: what it changes the loss's weight by.
+  /// Label smoothing takes from the labels what it gives to all: what it changes the loss's weight by; and how often the
+  /// targets' logits are there besides.
   double smoothing_of(const Solution& solution) const {
     double sum = 0.0;
     for (size_t i = 0; i < terms_.size(); ++i) {
+      if (terms_[i].name == kTargetLogits) sum += solution.weights[i + 1];
       if (subject_.objective != "sft" || terms_[i].name != "label-smoothing") continue;
       const Options options = complete_options(objective_kind("sft"), subject_.options);
       sum +=

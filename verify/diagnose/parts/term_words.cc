@@ -44,6 +44,12 @@ std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& term
     const double times = 1.0 + more;
     if (!term.expected && term.name == "label-smoothing") {
       sentences.push_back(fmt::format("{} is in the loss, of {:.4g}", term.text, more / (1.0 + more)));
+    } else if (term.name == kTargetLogits) {
+      sentences.push_back(fmt::format(
+          "the softmax's probabilities count {:.6g} times as much beside the targets' one as they "
+          "should, as where its denominator is {:.6g} times what it should be (a sum over shards "
+          "of the vocabulary)",
+          1.0 / (1.0 + more), 1.0 + more));
     } else if (!term.expected) {
       sentences.push_back(fmt::format("{} is in the loss, with a weight of {:.6g}", term.text, more));
     } else if (std::abs(times) <= error) {

@@ -11,6 +11,9 @@
 
 namespace streambp::verify {
 
+/// A loss's part that is the targets' logits alone, without the softmax's sum.
+inline constexpr const char* kTargetLogits = "target-logits";
+
 /// A term of a loss, or one that it might have had.
 struct Term {
   std::string name, text;  // "the KL term"

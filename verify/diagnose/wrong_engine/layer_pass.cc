@@ -89,7 +89,8 @@ class LayerPass {
     at::Tensor leaf = model_.embed(wrong_.batch.tokens).detach().requires_grad_();
     at::Tensor hidden;
     hidden = through_layers(model_, stream, leaf, embedded_leaf);
-    if (settings_.head_alone && settings_.top_layers == 0) top_leaf_ = hidden = hidden.detach().requires_grad_();
+    if (settings_.head_alone && settings_.top_layers == 0)
+      top_leaf_ = hidden = hidden.detach().requires_grad_();
     if (settings_.head_alone) leaf = top_leaf_;
     if (settings_.head_alone) embedded_leaf = at::Tensor();
     if (balance_ != nullptr) balance_->close();
@@ -101,7 +102,8 @@ class LayerPass {
                        settings_.more_logits > 0.0;
     at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
                             : full_head(head, *objective_, hidden, ops_, outcome);
-    if (settings_.z_loss != 0.0) loss = loss + z_loss(model_, settings_, hidden, scored) * settings_.z_loss;
+    if (settings_.z_loss != 0.0 || settings_.target_logits != 0.0)
+      loss = loss + terms_of_logits(model_, settings_, hidden, scored);
     std::vector<at::Tensor> leaves{leaf};
     if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
     for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
@@ -377,10 +379,12 @@ Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& setting
   return LayerPass(subject, settings).run();
 }
 
-std::optional<Tensors> with_z_loss(const WrongSubject& subject) {
+std::optional<Tensors> with_terms_of_logits(const WrongSubject& subject, double z_loss,
+                                            double target_logits) {
   if (subject.objective != "sft" || !subject.model.has_head()) return std::nullopt;
   WrongSettings with;
-  with.z_loss = 1.0;
+  with.z_loss = z_loss;
+  with.target_logits = target_logits;
   try {
     return run_layer_pass(subject, with);
   } catch (const InputError&) {

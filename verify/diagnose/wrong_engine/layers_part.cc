@@ -38,7 +38,7 @@ WrongSettings without_layers_part(WrongSettings settings) {
   if (settings.narrow != NarrowValues::kRouter && settings.narrow != NarrowValues::kAdapters)
     settings.narrow = plain.narrow;
   settings.rotation = NarrowRotation::kNone;
-  settings.z_loss = 0.0;
+  settings.z_loss = settings.target_logits = 0.0;
   settings.missing_norms.clear();
   settings.other_head_norms = false;
   settings.picks.reset();

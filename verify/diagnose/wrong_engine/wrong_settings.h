@@ -307,8 +307,9 @@ struct WrongSettings {
   // Loss and gradients.
   bool padding_routed = false;          // a loss that balances the experts counts padding on the right
   bool final_softcap_straight = false;  // the backward pass takes it for the identity
-  double z_loss = 0.0;       // this times the mean square of the scored tokens' log-sum-exp is added
-  double more_logits = 0.0;  // so many logits of 0 are in the softmax's sum besides
+  double target_logits = 0.0;  // this times the mean of the scored tokens' targets' logits is subtracted
+  double z_loss = 0.0;         // this times the mean square of the scored tokens' log-sum-exp is added
+  double more_logits = 0.0;    // so many logits of 0 are in the softmax's sum besides
   LostPath lost_path = LostPath::kNone;
   WrongResidual residual;
   WrongSlope slope = WrongSlope::kNone;
