@@ -146,8 +146,10 @@ class Search {
   /// Whether loss and forward pass are: the head, or where it is not trained something else that could not
   /// be.
   bool head_is_right() const {
-    return location_ && (location_->right.starts_with("the head") ||
-                         (subject_.model.has_adapters() && location_->forward_is_right));
+    const bool layers_say_so =
+        subject_.model.has_adapters() || (location_ && location_->kind == Location::Kind::kAlone);
+    return location_ &&
+           (location_->right.starts_with("the head") || (layers_say_so && location_->forward_is_right));
   }
 
   /// One at a time, the likely first; those alone that are about the same thing, once one gives the

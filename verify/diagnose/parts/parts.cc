@@ -25,7 +25,8 @@ namespace streambp::verify {
 namespace {
 
 constexpr int64_t kMostRows = 256;
-constexpr double kNothing = 1e-9;            // of the truth: a smaller part is rounding
+constexpr double kNothing = 1e-9;     // of the truth: a smaller part is rounding
+constexpr int64_t kFitsAnything = 3;  // numbers of a gradient for each part: fewer can be made of any parts
 constexpr double kRowWeightRounding = 1e-5;  // weights of rows are known no better
 class PartsSearch {
  public:
@@ -252,6 +253,7 @@ class PartsSearch {
     if (terms_.empty()) return false;
     std::vector<at::Tensor> parts{truth_};
     for (const Term& term : terms_) parts.push_back(term.part);
+    if (kFitsAnything * static_cast<int64_t>(parts.size()) > gauge_.own().numel()) return false;
     const Solution solution = solve(parts, gauge_.own(), limits_.parameters);
     if (!within(solution)) return false;
     if (auto alone = term_alone(subject_.objective, terms_, solution)) {
@@ -265,8 +267,8 @@ class PartsSearch {
     return true;
   }
 
-  /// Label smoothing takes from the labels what it gives to all: what it changes the loss's weight by; and how often the
-  /// targets' logits are there besides.
+  /// Label smoothing takes from the labels what it gives to all: what it changes the loss's weight by; and
+  /// how often the targets' logits are there besides.
   double smoothing_of(const Solution& solution) const {
     double sum = 0.0;
     for (size_t i = 0; i < terms_.size(); ++i) {

@@ -106,8 +106,13 @@ WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, in
 at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
   const bool is_head = model_.has_head() && &map == &model_.head();
   const at::Tensor x = is_head ? given : narrow_input(given, map.weight->name, settings_.narrow_inputs);
-  at::Tensor y = at::matmul(x, leaves_.matrix(*map.weight, map.first_row, is_head).t());
-  if (map.bias != nullptr) y = y + leaves_.vector(*map.bias, y);
+  const at::Tensor weight = leaves_.matrix(*map.weight, map.first_row, is_head).t();
+  at::Tensor y = at::matmul(x, weight);
+  if (settings_.own_share == OwnShare::kFirstColumns) y = of_own_share(y, at::matmul(x, weight.detach()));
+  if (map.bias != nullptr) {
+    const at::Tensor bias = leaves_.vector(*map.bias, y);
+    y = of_own_share(y + bias, y + bias.detach());
+  }
   if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed))
     return y * map.output_scale;
   const LowRankAdapter& adapter = *map.adapter;
@@ -133,12 +138,21 @@ at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   if (slope == WrongSlope::kNormNone) return (normalised * right).detach();
   if (slope != WrongSlope::kNormConstant && slope != WrongSlope::kNormWeightless &&
       slope != WrongSlope::kNormOtherOne)
-    return normalised * right;
+    return of_own_share(normalised * right, normalised * right.detach());
   at::Tensor times = right.detach();
   if (slope == WrongSlope::kNormWeightless) times = at::ones_like(times);
   if (slope == WrongSlope::kNormOtherOne) times = norm.adds_one ? times - 1.0 : times + 1.0;
   const at::Tensor sent = normalised_by(norm, x, slope == WrongSlope::kNormConstant) * times;
   return normalised.detach() * right + (sent - sent.detach());
+}
+
+/// Which of two results has a parameter's gradient: `kept` for the first half of the columns or heads, `lost`
+/// for the others; where neither is among the dimensions `kept` for all.
+at::Tensor WrongDecoder::of_own_share(const at::Tensor& kept, const at::Tensor& lost) const {
+  const bool heads = settings_.own_share == OwnShare::kFirstHeads;
+  if (settings_.own_share == OwnShare::kAll || kept.dim() < (heads ? 4 : 3)) return kept;
+  const int64_t dimension = heads ? 2 : 1, half = kept.size(dimension) / 2;
+  return at::cat({kept.slice(dimension, 0, half), lost.slice(dimension, half)}, dimension);
 }
 
 /// x over its root mean square, which is `constant` for the backward pass.

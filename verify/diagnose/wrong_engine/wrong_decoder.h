@@ -52,6 +52,7 @@ class WrongDecoder {
  private:
   at::Tensor linear(const Linear& map, const at::Tensor& given);
   at::Tensor norm(const RmsNorm& norm, const at::Tensor& x);
+  at::Tensor of_own_share(const at::Tensor& kept, const at::Tensor& lost) const;
   static at::Tensor normalised_by(const RmsNorm& norm, const at::Tensor& x, bool constant);
   at::Tensor residual(const at::Tensor& x, const RmsNorm& before, bool of_mlp);
   at::Tensor rotated(at::Tensor heads, const at::Tensor& positions, bool local) const;

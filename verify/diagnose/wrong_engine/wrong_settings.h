@@ -158,6 +158,14 @@ enum class GroupSum {
   kMean,  // all, and their mean is taken
 };
 
+/// Of which tokens, or of which heads, parameters of the layers have gradients of their own: what flows
+/// through them is right.
+enum class OwnShare {
+  kAll,
+  kFirstColumns,  // of the padded input, the first half
+  kFirstHeads,    // norms of heads: the first half
+};
+
 /// Whose gradients are those of attention with the mistakes that are asked for, where the forward pass has
 /// none.
 enum class SlopeAlone { kNone, kAll, kQueries, kKeysAndValues };
@@ -311,6 +319,7 @@ struct WrongSettings {
   double z_loss = 0.0;         // this times the mean square of the scored tokens' log-sum-exp is added
   double more_logits = 0.0;    // so many logits of 0 are in the softmax's sum besides
   LostPath lost_path = LostPath::kNone;
+  OwnShare own_share = OwnShare::kAll;
   WrongResidual residual;
   WrongSlope slope = WrongSlope::kNone;
   bool second_shard = false;            // of the halves the other one

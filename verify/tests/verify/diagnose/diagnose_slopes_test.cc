@@ -93,6 +93,23 @@ TEST(DiagnoseSlopes, AreNamed) {
   expect_said(experts, experts.wrong(router), "no gradient reaches the routers");
 }
 
+TEST(DiagnoseSlopes, NormsOfHalfTheHeads) {
+  const DiagnoseCase right = three_rows("qwen3-tiny");
+  WrongSettings settings;
+  settings.own_share = OwnShare::kFirstHeads;
+  const Tensors half = right.wrong(settings);
+  Tensors wrong = right.truth;
+  for (auto& [name, gradient] : wrong) {
+    const bool of_heads =
+        name.find("q_norm") != std::string::npos || name.find("k_norm") != std::string::npos;
+    if (of_heads)
+      gradient = half.at(name);
+    else
+      EXPECT_LE(relative_error(half.at(name), gradient), 1e-11) << name;
+  }
+  expect_said(right, wrong, "have the gradient of the first half of the heads alone");
+}
+
 TEST(DiagnoseSlopes, MicroBatchesThatFade) {
   const DiagnoseCase right = three_rows("llama-tiny");
   const Batch& batch = right.owned.batch;
