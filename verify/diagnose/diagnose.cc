@@ -99,8 +99,8 @@ class Search {
       return finish();
     // In float32 as near as other orders of summation are: right, whatever a trial would leave a little less
     // of.
-    if (parts_.empty() && !unnamed_ && noise_ > kRounding && truth_fit_.residual <= kSumsFit &&
-        !truth_fit_.has_factor())
+    if (parts_.empty() && !unnamed_ && noise_ > kRounding &&
+        (truth_fit_.residual <= kSumsFit || all_within_limits()) && !truth_fit_.has_factor())
       return finish();
     if (!engine_is_right()) {
       if (unnamed_) parts_.push_back(std::move(*unnamed_));
@@ -181,6 +181,9 @@ class Search {
     return tokens_explain_ && (hypothesis.about == "normaliser" || hypothesis.name == "prompt-scored" ||
                                hypothesis.name.starts_with("labels-lost"));
   }
+
+  /// Whether each parameter's gradient is as near to the truth as it may be.
+  bool all_within_limits() const { return is_precise() && !options_.limits.empty() && !location_; }
 
   /// Whether what is right and what is wrong can be told apart parameter by parameter.
   bool is_precise() const { return noise_ < kFits; }
@@ -341,7 +344,7 @@ class Search {
       const double limit = std::max(kTie * best_residual, kRounding);
       for (const Explanation& each : diagnosis_.explanations)
         diagnosis_.fitting += each.fit.residual <= limit ? 1 : 0;
-    } else if (truth_fit_.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) &&
+    } else if ((truth_fit_.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) || all_within_limits()) &&
                !truth_fit_.has_factor()) {
       diagnosis_.kind = Diagnosis::Kind::kRight;
       diagnosis_.location.reset();
