@@ -15,8 +15,7 @@ from planted.passes import mistake, replaced
 
 @mistake("qwen3-moe-sft-b3_left", "router")
 def slots_of_other_ranks(run):
-    """transformers#48687: under expert parallelism slots of another rank's experts have weight 0 and still an output, of the rank's last expert, which their
-    weight's gradient is taken of"""
+    """transformers#48687: expert-parallel slots of another rank have weight 0, and their weights a gradient: that of the rank's last expert"""
 
     def give(experts, expert, x, weights):
         def output(of):
