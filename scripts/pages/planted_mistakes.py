@@ -26,8 +26,11 @@ DTYPES = ("float64", "float32")
 RIGHT = {"qwen3-sft-b3_left": "SFT as it should be", "qwen3-grpo-grpo_kl": "GRPO as it should be", "qwen3-dpo-sigmoid": "DPO as it should be"}
 #: Hyperparameters that compare is told, of each objective.
 OPTIONS = {"sft": (), "grpo": ("loss_type", "beta", "epsilon_low", "epsilon_high", "temperature", "importance_sampling_level"),
+           "orpo": ("beta",),
            "dpo": ("beta", "loss_type"), "kto": ("loss_type", "beta", "desirable_weight", "undesirable_weight"),
            "simpo": ("beta", "simpo_gamma"), "distill": ("divergence", "beta", "temperature", "alpha")}
+#: And those that cases have switched on.
+SWITCHES = ("use_bias_correction_kl", "entropy_coef", "label_smoothing")
 PAGE = """# Mistakes made in transformers' own code
 
 What `streambp-verify compare --diagnose` says of each, given the gradients alone: {named} of {all} named (float64: {of64}, float32: {of32}). {machine}, commit
@@ -60,8 +63,11 @@ def gradients_of(planted, case, dtype):
 
 def flags_of(one):
     settings = [f"{name}={one.settings[name]}" for name in OPTIONS.get(one.objective, ()) if name in one.settings]
+    settings += [f"{name}={one.settings[name]}".lower() for name in SWITCHES if one.settings.get(name)]
     if one.settings.get("loss_type") == "dapo":
         settings.append(f"num_items_in_batch={one.settings['num_items_in_batch']}")
+    if one.settings.get("loss_type") == "dr_grpo":
+        settings.append(f"max_completion_length={one.settings['max_completion_length']}")
     others = ["--adapter", str(one.adapter.relative_to(ROOT))] if one.adapter else []
     if "teacher" in one.settings:
         others += ["--teacher", f"verify/goldens/{one.settings['teacher']}"]
@@ -110,7 +116,7 @@ def main():
         raise InputError(f"{VERIFY}: not there; expected the built streambp-verify")
     import torch
     import transformers
-    from planted import families, losses, model, reports, unmet, unmet_later, unmet_fourth, unmet_third  # noqa: F401: they fill the table
+    from planted import families, losses, model, reports, reports_public, reports_public_later, reports_public_third, unmet, unmet_later, unmet_fourth, unmet_third  # noqa: F401: they fill the table
     from planted.passes import MISTAKES
     from safetensors.torch import save_file
 

@@ -97,7 +97,7 @@ def final_norm_missing(run):
     return without(run, [run.model.model.norm])
 
 
-@mistake("llama-sft-b3_right", "the last norm's")
+@mistake("llama-sft-b3_right", "the last norm's", "backward pass of norms takes the mean square for a constant")
 def norms_take_variance_for_constant(run):
     """the backward pass of norms takes the mean square for a constant"""
     for norm in run.modules("RMSNorm"):
@@ -105,7 +105,7 @@ def norms_take_variance_for_constant(run):
     return run.gradients()
 
 
-@mistake("qwen3-sft-b3_right", "only self_attn.q_norm.weight of all layers")
+@mistake("qwen3-sft-b3_right", "only self_attn.q_norm.weight of all layers", "self_attn.q_norm.weight of all layers have the gradient of the first half of the columns")
 def norm_weight_of_half_the_tokens(run):
     """q_norm's gradient is summed over the first half of the tokens alone, as one rank's of a sequence"""
     for layer in run.model.model.layers:

@@ -37,6 +37,8 @@ constexpr double kEngineLimit = 1e-8;
 constexpr double kSumsFit = 1e-5;
 /// Of what the truth leaves, that such sums leave.
 constexpr double kShareOfTruths = 0.02;
+/// Of two mistakes of the backward pass, where the place is known that shows the first.
+constexpr size_t kPairsInOnePlace = 4;
 /// What norms, rotation or softmax in float32 do to gradients in float64.
 constexpr double kSinglePrecision = 1e-6;
 /// How many times the noise a gradient may be off.
@@ -97,8 +99,8 @@ class Search {
       return finish();
     // In float32 as near as other orders of summation are: right, whatever a trial would leave a little less
     // of.
-    if (parts_.empty() && !unnamed_ && noise_ > kRounding && truth_fit_.residual <= kSumsFit &&
-        !truth_fit_.has_factor())
+    if (parts_.empty() && !unnamed_ && noise_ > kRounding &&
+        (truth_fit_.residual <= kSumsFit || all_within_limits()) && !truth_fit_.has_factor())
       return finish();
     if (!engine_is_right()) {
       if (unnamed_) parts_.push_back(std::move(*unnamed_));
@@ -144,8 +146,10 @@ class Search {
   /// Whether loss and forward pass are: the head, or where it is not trained something else that could not
   /// be.
   bool head_is_right() const {
-    return location_ && (location_->right.starts_with("the head") ||
-                         (subject_.model.has_adapters() && location_->forward_is_right));
+    const bool layers_say_so =
+        subject_.model.has_adapters() || (location_ && location_->kind == Location::Kind::kAlone);
+    return location_ &&
+           (location_->right.starts_with("the head") || (layers_say_so && location_->forward_is_right));
   }
 
   /// One at a time, the likely first; those alone that are about the same thing, once one gives the
@@ -177,6 +181,9 @@ class Search {
     return tokens_explain_ && (hypothesis.about == "normaliser" || hypothesis.name == "prompt-scored" ||
                                hypothesis.name.starts_with("labels-lost"));
   }
+
+  /// Whether each parameter's gradient is as near to the truth as it may be.
+  bool all_within_limits() const { return is_precise() && !options_.limits.empty() && !location_; }
 
   /// Whether what is right and what is wrong can be told apart parameter by parameter.
   bool is_precise() const { return noise_ < kFits; }
@@ -279,7 +286,8 @@ class Search {
   }
 
   void try_pairs() {
-    const std::vector<MistakePair> pairs = trials_.pairs(hypotheses_, diagnosis_.limit);
+    std::vector<MistakePair> pairs = trials_.pairs(hypotheses_, diagnosis_.limit);
+    if (head_is_right() && pairs.size() > kPairsInOnePlace) pairs.resize(kPairsInOnePlace);
     for (size_t i = 0; i < pairs.size(); ++i) {
       progress(i + 1, pairs.size(), "pairs of mistakes");
       ++diagnosis_.pairs_tried;
@@ -336,13 +344,13 @@ class Search {
       const double limit = std::max(kTie * best_residual, kRounding);
       for (const Explanation& each : diagnosis_.explanations)
         diagnosis_.fitting += each.fit.residual <= limit ? 1 : 0;
-    } else if (truth_fit_.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) &&
+    } else if ((truth_fit_.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) || all_within_limits()) &&
                !truth_fit_.has_factor()) {
       diagnosis_.kind = Diagnosis::Kind::kRight;
       diagnosis_.location.reset();
       if (noise_ < kRounding && truth_fit_.residual > kRounding)
         diagnosis_.notes.push_back("norms, rotation or softmax in float32 leave as much in a float64 model");
-    } else if (location_ && is_precise() && say_strangers()) {
+    } else if (location_ && is_precise() && !head_is_right() && say_strangers()) {
       diagnosis_.kind = Diagnosis::Kind::kLocated;
     } else if (location_ && location_->kind != Location::Kind::kEverywhere) {
       diagnosis_.kind = Diagnosis::Kind::kLocated;

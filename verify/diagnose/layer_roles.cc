@@ -56,6 +56,32 @@ std::string own_words(const std::set<Role>& roles) {
   return ": the sum that makes these gradients, not what flows through them";
 }
 
+/// Whose gradients are wrong: queries', keys', values'.
+static std::pair<std::string, std::string> words_of_heads(bool q, bool k, bool v,
+                                                          const std::string& of_scores) {
+  if (q && k && v)
+    return {"attention-backward",
+            "the backward pass of attention is wrong for queries, keys and values (mask, "
+            "documents, what it saved)"};
+  if (q && k)
+    return {"scores-backward", "the backward pass of the scores is wrong (" + of_scores +
+                                   ", or the rotation of queries and keys)"};
+  if (k && v)
+    return {"keys-values-backward",
+            "the gradients of keys and values are wrong and the queries' are right (sums over heads of a "
+            "group, "
+            "over chunks or ranks, or over layers that share them)"};
+  if (q)
+    return {"queries-backward",
+            "the gradient of the queries is wrong and those of keys and values are right "
+            "(" +
+                of_scores + ", between the scores and q_proj)"};
+  if (k)
+    return {"keys-backward", "the gradient of the keys is wrong and those of queries and values are right (" +
+                                 of_scores + ", or the sum over heads of a group)"};
+  return {"values-backward", "the gradient of the values is wrong (the sum over heads of a group)"};
+}
+
 std::pair<std::string, std::string> words_for_roles(const Config& config, int64_t layer,
                                                     const RoleCounts& roles) {
   const auto has = [&](Role role) { return roles.contains(role); };
@@ -99,9 +125,10 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
                                                      "forward pass's (its state, its gate)"}
                : std::pair<std::string, std::string>{
                      "attention",
-                     "attention's maps are wrong and the MLP is right: attention is another in the "
-                     "backward "
-                     "pass than in the forward pass (mask, scale, positions)"};
+                     "attention's maps are wrong and the MLP is right: what the norm before the MLP and the "
+                     "residual stream send back is wrong (their sum, the norm's slope), or attention is "
+                     "another in "
+                     "the backward pass than in the forward pass (mask, scale, positions)"};
   }
   if (wrong(Role::kRecurrence))
     return {"recurrence-backward",
@@ -110,31 +137,12 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
   if (wrong(Role::kProjected))
     return {"attention-backward", "the backward pass of attention is wrong (" + of_scores + ")"};
   const bool q = wrong(Role::kQueries), k = wrong(Role::kKeys), v = wrong(Role::kValues);
-  if (q && k && v)
-    return {"attention-backward",
-            "the backward pass of attention is wrong for queries, keys and values (mask, "
-            "documents, what it saved)"};
-  if (q && k)
-    return {"scores-backward", "the backward pass of the scores is wrong (" + of_scores +
-                                   ", or the rotation of queries and keys)"};
-  if (k && v)
-    return {"keys-values-backward",
-            "the gradients of keys and values are wrong and the queries' are right (sums over heads of a "
-            "group, "
-            "over chunks or ranks, or over layers that share them)"};
-  if (q)
-    return {"queries-backward",
-            "the gradient of the queries is wrong and those of keys and values are right "
-            "(" +
-                of_scores + ", between the scores and q_proj)"};
-  if (k)
-    return {"keys-backward", "the gradient of the keys is wrong and those of queries and values are right (" +
-                                 of_scores + ", or the sum over heads of a group)"};
-  if (v) return {"values-backward", "the gradient of the values is wrong (the sum over heads of a group)"};
-  if (wrong(Role::kBeforeAttention))
-    return {"attention-input-gradient",
-            "what leaves attention's maps for their input is wrong (their sum, or the norm)"};
-  return {"layer", "a part of the layer has another backward pass"};
+  if (q || k || v) return words_of_heads(q, k, v, of_scores);
+  return wrong(Role::kBeforeAttention)
+             ? std::pair<std::string, std::string>{"attention-input-gradient",
+                                                   "what leaves attention's maps for their input is wrong "
+                                                   "(their sum, or the norm)"}
+             : std::pair<std::string, std::string>{"layer", "a part of the layer has another backward pass"};
 }
 
 }  // namespace streambp::verify

@@ -288,9 +288,14 @@ class Locating {
     }
     if (!other.empty()) {
       const std::string rows = rows_text(other);
+      const bool vectors = std::all_of(other.begin(), other.end(), [](const ParameterState* state) {
+        return contains(state->in_layer, "norm") || state->in_layer.ends_with(".bias");
+      });
+      const std::string of_sum =
+          vectors ? ": their own gradients' sum over tokens, heads or ranks, not what flows through them"
+                  : own_words(roles);
       sentences.push_back(fmt::format("only {} {} wrong{}{}", names_text(other),
-                                      other.size() == 1 ? "is" : "are", rows,
-                                      rows.empty() ? own_words(roles) : ""));
+                                      other.size() == 1 ? "is" : "are", rows, rows.empty() ? of_sum : ""));
     } else {
       for (const ParameterState* state : wrong) location.factors[state->name] = state->factor / common_;
     }

@@ -14,8 +14,10 @@
 #include "streambp/error.h"
 #include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/other_policies.h"
 #include "verify/diagnose/parts/other_sums.h"
 #include "verify/diagnose/parts/row_words.h"
+#include "verify/diagnose/parts/token_powers.h"
 #include "verify/diagnose/trials/hypotheses.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
@@ -24,7 +26,9 @@ namespace streambp::verify {
 namespace {
 
 /// Slopes that differ by less are one.
-constexpr double kSameSlope = 1e-5;
+constexpr double kSameSlope = 3e-5;
+/// Errors of float32 are not independent of each other.
+constexpr double kErrorsTogether = 3.0;
 constexpr double kSameFactor = 1e-5;
 /// Of the largest slope: what rounding leaves of one that is none.
 constexpr double kOfTheLargest = 1e-9;
@@ -34,6 +38,8 @@ constexpr size_t kMostPaired = 80;
 /// A bound that is never reached.
 constexpr double kNever = 1e6;
 constexpr int kRefinements = 60;
+/// Times that are one.
+constexpr double kOnce = 1e-4;
 
 using LossChange = std::function<void(WrongSettings&)>;
 
@@ -56,7 +62,9 @@ class LossSearch {
       if (each.is_of_the_loss()) candidates_.push_back({each.name, each.about, each.sentence, each.make});
     }
     orders();
-    exchanged();
+    for (OptionChanges& each : changed_options(kind_, subject_.options))
+      candidates_.push_back({each.name, "options", each.sentence,
+                             [options = std::move(each.options)](WrongSettings& s) { s.options = options; }});
     if (kind_.name == "kto")
       candidates_.push_back({"kto-baseline-missing", "options",
                              "the KL estimate that rewards are held against is 0 (calculate_KL)",
@@ -87,6 +95,12 @@ class LossSearch {
     lost();
     numbers();
     kl_terms();
+    if (found_.empty()) {
+      const std::string of = term_coefficient(kind_.name);
+      const at::Tensor without = of.empty() ? own_ : slopes_with(of, 0.0);
+      for (const OtherSums& each : token_powers(subject_, values_, own_, without, of))
+        keep(each.name, each.sentence, each.slopes);
+    }
     if (found_.empty()) pairs();
     if (std::any_of(found_.begin(), found_.end(), [](const OtherLoss& each) { return each.factor == 1.0; }))
       std::erase_if(found_, [](const OtherLoss& each) { return each.factor != 1.0; });
@@ -147,7 +161,9 @@ class LossSearch {
     if (std::abs(factor - 1.0) <= std::max(kSameFactor, 4.0 / std::sqrt(square))) factor = 1.0;
     const at::Tensor off = (seen_.values - slopes * factor).abs();
     const bool like =
-        (off <= at::maximum(seen_.errors, (slopes * factor).abs() * kSameSlope)).all().item<bool>();
+        (off <= at::maximum(seen_.errors * kErrorsTogether, (slopes * factor).abs() * kSameSlope))
+            .all()
+            .item<bool>();
     return like && factor > 0.0 ? std::optional(factor) : std::nullopt;
   }
 
@@ -204,34 +220,6 @@ class LossSearch {
         candidates_.push_back({"advantages-of-others", "advantages", "advantages are other rows': " + text,
                                [order = order](WrongSettings& s) { s.advantage_order = order; }});
     }
-  }
-
-  /// Two numbers among the options, each with the other's value.
-  void exchanged() {
-    std::vector<std::pair<std::string, std::string>> numbers;
-    for (const Option& option : kind_.options) {
-      const auto found = subject_.options.find(option.name);
-      if (found != subject_.options.end() && option.choices.empty() && is_number(found->second))
-        numbers.emplace_back(option.name, found->second);
-    }
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      for (size_t j = i + 1; j < numbers.size(); ++j) {
-        const std::pair<std::string, std::string> one = numbers[i], other = numbers[j];
-        if (one.second == other.second) continue;
-        candidates_.push_back({fmt::format("{}-for-{}", one.first, other.first), "options",
-                               fmt::format("{} and {} are exchanged", one.first, other.first),
-                               [one, other](WrongSettings& s) {
-                                 s.options[one.first] = other.second;
-                                 s.options[other.first] = one.second;
-                               }});
-      }
-    }
-  }
-
-  static bool is_number(const std::string& text) {
-    char* end = nullptr;
-    std::strtod(text.c_str(), &end);
-    return !text.empty() && *end == '\0';
   }
 
   /// Tokens that have no slope are not there at all, for sums and counts either.
@@ -327,19 +315,32 @@ class LossSearch {
     }
   }
 
-  /// A KL term that is averaged as another loss_type averages, or is that of the reference to the policy.
+  at::Tensor never_clipped() const {
+    WrongSettings settings;
+    settings.options = {{"epsilon_low", "1"}, {"epsilon_high", fmt::format("{}", kNever)}, {"beta", "0"}};
+    return slopes_of(settings);
+  }
+
+  /// Ratios that are clipped otherwise, and a KL term that is averaged as another loss_type averages, or is
+  /// that of the reference to the policy.
   void kl_terms() {
     if (kind_.name != "grpo") return;
+    for (const OtherSums& each :
+         other_clips(subject_, values_, own_, slopes_with("beta", 0.0), never_clipped()))
+      keep(each.name, each.sentence, each.slopes);
     const at::Tensor without = slopes_with("beta", 0.0);
     if (!without.defined() || is_zero(own_ - without)) return;
-    const auto reference = subject_.batch.token_inputs.find(inputs::kReferenceLogProbabilities);
-    if (reference != subject_.batch.token_inputs.end()) {
-      // k3 has the slope 1 - exp(reference - policy), the reverse exp(policy - reference) - 1.
-      const at::Tensor ahead =
-          values_.columns[0] - reference->second.index_select(0, scored_indices(subject_.batch));
-      keep("kl-reversed",
-           "the KL term is that of the other direction (policy and reference are exchanged in k3)",
-           without + (own_ - without) * ahead.exp());
+    for (const OtherSums& each : other_divergences(subject_, values_, own_ - without)) {
+      // How often it is there is fitted.
+      const at::Tensor trust = seen_.errors.square().reciprocal();
+      const double times = (trust * each.slopes * (seen_.values - without)).sum().item<double>() /
+                           (trust * each.slopes.square()).sum().item<double>();
+      const bool once = std::abs(times - 1.0) <= kOnce;
+      if (keep(each.name,
+               once ? each.sentence
+                    : fmt::format("{}, and counts {:.6g} times as much as it should", each.sentence, times),
+               without + each.slopes * (once ? 1.0 : times)))
+        return;
     }
     for (const Option& option : kind_.options) {
       if (option.name != "loss_type") continue;

@@ -6,31 +6,28 @@
 #include <fmt/ranges.h>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "streambp/error.h"
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/input_weights.h"
 #include "verify/diagnose/parts/least_squares.h"
 #include "verify/diagnose/parts/other_losses.h"
 #include "verify/diagnose/parts/plain_divergence.h"
 #include "verify/diagnose/parts/row_words.h"
 #include "verify/diagnose/parts/slopes.h"
 #include "verify/diagnose/parts/term_tables.h"
+#include "verify/diagnose/parts/term_words.h"
 #include "verify/diagnose/wrong_engine/layer_pass.h"
 
 namespace streambp::verify {
 namespace {
 
 constexpr int64_t kMostRows = 256;
-constexpr double kNothing = 1e-9;            // of the truth: a smaller part is rounding
+constexpr double kNothing = 1e-9;     // of the truth: a smaller part is rounding
+constexpr int64_t kFitsAnything = 3;  // numbers of a gradient for each part: fewer can be made of any parts
 constexpr double kRowWeightRounding = 1e-5;  // weights of rows are known no better
-/// A term of a loss, or one that it might have had.
-struct Term {
-  std::string name, text;  // "the KL term"
-  at::Tensor part;         // its gradient
-  bool expected = true;
-};
-
 class PartsSearch {
  public:
   PartsSearch(const WrongSubject& subject, const FitGauge& gauge, const PartsLimits& limits)
@@ -44,6 +41,7 @@ class PartsSearch {
   std::vector<Explanation> run() {
     facts_ = row_facts(subject_.batch, objective_kind(subject_.objective).layout);
     add_other_weights(facts_, subject_.batch, objective_kind(subject_.objective).layout);
+    add_input_weights(facts_, subject_, linear_);
     rows(linear_.slopes());
     by_terms();
     if (!found_.empty() && found_.front().name.find(" + ") == std::string::npos) return std::move(found_);
@@ -233,67 +231,54 @@ class PartsSearch {
 
   bool by_terms() {
     terms();
-    return fits_by_terms() || (add_z_loss() && fits_by_terms());
+    return fits_by_terms() || (add_terms_of_logits() && fits_by_terms());
   }
 
-  bool add_z_loss() {
-    const std::optional<Tensors> with = with_z_loss(subject_);
-    if (!with) return false;
-    const at::Tensor part = gauge_.vector_of(*with) - truth_;
-    terms_.push_back({"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", part, false});
-    return !is_nothing(part);
+  /// Whether there are terms of the logits themselves.
+  bool add_terms_of_logits() {
+    bool any = false;
+    for (const auto& [name, text, z_loss, target_logits] :
+         {std::tuple{"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", 1.0, 0.0},
+          std::tuple{kTargetLogits, "the targets' logits", 0.0, 1.0}}) {
+      const std::optional<Tensors> with = with_terms_of_logits(subject_, z_loss, target_logits);
+      if (!with) continue;
+      const at::Tensor part = gauge_.vector_of(*with) - truth_;
+      any = any || !is_nothing(part);
+      if (!is_nothing(part)) terms_.push_back({name, text, part, false});
+    }
+    return any;
   }
 
   bool fits_by_terms() {
     if (terms_.empty()) return false;
     std::vector<at::Tensor> parts{truth_};
     for (const Term& term : terms_) parts.push_back(term.part);
+    if (kFitsAnything * static_cast<int64_t>(parts.size()) > gauge_.own().numel()) return false;
     const Solution solution = solve(parts, gauge_.own(), limits_.parameters);
     if (!within(solution)) return false;
-    const auto [name, sentence] = words_of_terms(solution, 1, solution.weights[0], solution.deviations[0]);
+    if (auto alone = term_alone(subject_.objective, terms_, solution)) {
+      found(alone->name, alone->sentence, solution.residual, alone->factor);
+      return true;
+    }
+    const auto [name, sentence] =
+        words_of_terms(terms_, solution, 1, solution.weights[0], solution.deviations[0]);
     if (name.empty()) return false;
     found(name, sentence, solution.residual, solution.weights[0] + smoothing_of(solution));
     return true;
   }
 
-  /// Label smoothing takes from the labels what it gives to all: what it changes the loss's weight by.
+  /// Label smoothing takes from the labels what it gives to all: what it changes the loss's weight by; and
+  /// how often the targets' logits are there besides.
   double smoothing_of(const Solution& solution) const {
     double sum = 0.0;
     for (size_t i = 0; i < terms_.size(); ++i) {
+      if (terms_[i].name == kTargetLogits) sum += solution.weights[i + 1];
       if (subject_.objective != "sft" || terms_[i].name != "label-smoothing") continue;
       const Options options = complete_options(objective_kind("sft"), subject_.options);
       sum +=
           solution.weights[i + 1] * (terms_[i].expected ? options.number("label_smoothing", 0.0, 1.0) : 1.0);
     }
     return sum;
-  }
-
-  /// Of the terms, whose weights begin at `first` where the loss itself has the weight `base`.
-  std::pair<std::string, std::string> words_of_terms(const Solution& solution, size_t first, double base,
-                                                     double deviation) const {
-    std::vector<std::string> names, sentences;
-    for (size_t i = 0; i < terms_.size(); ++i) {
-      const Term& term = terms_[i];
-      const double more = solution.weights[first + i] / base;
-      const double error = std::max(
-          {4.0 * std::abs(solution.deviations[first + i] / base), 4.0 * std::abs(deviation / base), 1e-6});
-      if (std::abs(more) <= error) continue;
-      names.push_back(term.name);
-      const double times = 1.0 + more;
-      if (!term.expected && term.name == "label-smoothing") {
-        sentences.push_back(fmt::format("{} is in the loss, of {:.4g}", term.text, more / (1.0 + more)));
-      } else if (!term.expected) {
-        sentences.push_back(fmt::format("{} is in the loss, with a weight of {:.6g}", term.text, more));
-      } else if (std::abs(times) <= error) {
-        names.back() += "-missing";
-        sentences.push_back(fmt::format("{} is missing{}", term.text,
-                                        term.name == "kl" ? ", or its reference is the policy itself" : ""));
-      } else {
-        names.back() += "-weight";
-        sentences.push_back(fmt::format("{} counts {:.6g} times as much as it should", term.text, times));
-      }
-    }
-    return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and "))};
   }
 
   /// Other losses of the same rows.
@@ -338,7 +323,7 @@ class PartsSearch {
       weights.deviations[of[i]] = solution.deviations[i];
     }
     std::string name, sentence;
-    if (!terms.empty()) std::tie(name, sentence) = words_of_terms(solution, first_term, 1.0, 0.0);
+    if (!terms.empty()) std::tie(name, sentence) = words_of_terms(terms_, solution, first_term, 1.0, 0.0);
     const std::vector<RowWords> all = words_for(facts_, weights);
     const bool unclear = std::any_of(all.begin(), all.end(),
                                      [](const RowWords& words) { return words.name == kRowsWeighted; });

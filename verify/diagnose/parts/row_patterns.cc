@@ -130,6 +130,102 @@ void add_other_weights(RowFacts& facts, const Batch& batch, Layout layout) {
   add_means(facts, batch, layout);
 }
 
+std::optional<RowWords> accumulated_rows(RowFacts facts, RowWeights weights) {
+  if (facts.pairs && weights.values.size() % 2 == 0) {  // both of a pair count alike
+    const size_t half = weights.values.size() / 2;
+    for (size_t i = 0; i < half; ++i) {
+      if (!(std::abs(weights.values[i] / weights.values[half + i] - 1.0) <= 1e-4)) return std::nullopt;
+    }
+    weights.values.resize(half);
+    weights.deviations.resize(half);
+    facts.scored.assign(half, 1.0);
+    facts.unit = "pair";
+  }
+  const size_t all = weights.values.size();
+  double scored = 0.0;
+  for (const double own : facts.scored) scored += own;
+  const auto known = [&](double value) { return std::isfinite(value) && value > 0.0; };
+  if (all < 3 || !std::all_of(weights.values.begin(), weights.values.end(), known) ||
+      !std::all_of(facts.scored.begin(), facts.scored.end(), known))
+    return std::nullopt;
+  for (const bool means : {false, true}) {  // of tokens, or of each row's own
+    std::vector<double> times, errors;
+    for (size_t i = 0; i < all; ++i) {
+      const double base = means ? scored / (static_cast<double>(all) * facts.scored[i]) : 1.0;
+      times.push_back(weights.values[i] / base);
+      errors.push_back(4.0 * weights.deviations[i] / weights.values[i] + kSameLength);
+    }
+    const auto same = [&](size_t i, double expected) {
+      return std::abs(times[i] / expected - 1.0) <= errors[i];
+    };
+    const std::string of =
+        means ? fmt::format(", where each {}'s loss is the mean over its own tokens", facts.unit) : "";
+    // The last two say what the ratio is.
+    const double ratio = times[all - 1] / times[all - 2];
+    bool geometric = std::abs(ratio - 1.0) > 1e-3;
+    for (size_t i = 0; i + 1 < all; ++i)
+      geometric = geometric && same(i, times[all - 1] * std::pow(ratio, -static_cast<double>(all - 1 - i)));
+    if (geometric)
+      return RowWords{
+          "accumulated-anew",
+          fmt::format(
+              "{0}s are accumulated as micro-batches that fade: each counts {1:.6g} times as much as the one "
+              "before it, as where all that is accumulated is {2} {3:.6g} with every further one{4}",
+              facts.unit, ratio, ratio > 1.0 ? "divided by" : "multiplied by",
+              ratio > 1.0 ? ratio : 1.0 / ratio, of),
+          1.0};
+    for (size_t one = 0; one < all; ++one) {
+      const double others = times[one == 0 ? 1 : 0], more = times[one] / others;
+      bool alike = std::abs(more - 1.0) > 1e-3;
+      for (size_t i = 0; i < all; ++i) alike = alike && (i == one || same(i, others));
+      const double whole = more > 1.0 ? more : 1.0 / more;
+      if (!alike || std::abs(whole - std::round(whole)) > 16.0 * errors[one] * whole) continue;
+      return RowWords{
+          "one-micro-batch-otherwise",
+          fmt::format(
+              "{0} {1}, a micro-batch, counts {2} what each other one does{3}: its gradient is {4} by the "
+              "number of accumulated micro-batches",
+              facts.unit, one,
+              more > 1.0 ? fmt::format("{:g} times", std::round(whole))
+                         : fmt::format("1/{:g} of", std::round(whole)),
+              of, more > 1.0 ? "not divided" : "divided once more"),
+          1.0};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<RowWords> shifted_advantages(const RowFacts& facts, const RowWeights& weights) {
+  const size_t all = facts.advantages.size();
+  double most = 0.0;
+  for (const double own : facts.advantages) most = std::max(most, std::abs(own));
+  for (size_t group = all; group >= 2; --group) {
+    if (all % group != 0) continue;
+    std::vector<std::string> texts;
+    bool alike = most > 0.0;
+    for (size_t first = 0; first < all && alike; first += group) {
+      const auto less = [&](size_t i) { return facts.advantages[i] * (1.0 - weights.values[i]); };
+      std::string zero;
+      for (size_t i = first; i < first + group; ++i) {
+        const double error = std::abs(facts.advantages[i]) * 4.0 * weights.deviations[i] + kSameLength * most;
+        alike = alike && std::isfinite(weights.values[i]) && facts.advantages[i] != 0.0 &&
+                std::abs(less(i) - less(first)) <= error;
+        if (std::abs(weights.values[i] * facts.advantages[i]) <= error)
+          zero = fmt::format(", which is row {}'s", i);
+      }
+      texts.push_back(fmt::format("rows {} to {} by {:.6g}{}", first, first + group - 1, less(first), zero));
+    }
+    if (alike)
+      return RowWords{
+          "advantages-shifted",
+          fmt::format("advantages are those that are given less a number of each group of {} rows: another "
+                      "baseline than the group's mean ({})",
+                      group, fmt::join(texts, ", ")),
+          1.0};
+  }
+  return std::nullopt;
+}
+
 std::optional<RowWords> clipped_rows(const RowFacts& facts, const RowWeights& weights,
                                      const std::vector<double>& lengths) {
   double first = 0.0, number = 0.0;

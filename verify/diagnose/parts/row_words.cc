@@ -16,8 +16,8 @@ namespace streambp::verify {
 namespace {
 
 /// How far a weight may be from what it is taken for: so many of its deviations, or this share.
-constexpr double kWeightDeviations = 4.0;
-constexpr double kWeightRounding = 1e-6;
+constexpr double kWeightDeviations = 8.0;
+constexpr double kWeightRounding = 1e-5;
 
 class RowReading {
  public:
@@ -40,6 +40,9 @@ class RowReading {
     }
     several_times();
     advantages();
+    if (found_.empty()) {
+      if (auto accumulated = accumulated_rows(facts_, weights_)) found_.push_back(std::move(*accumulated));
+    }
     if (found_.empty()) found_.push_back(as_they_are());
     return std::move(found_);
   }
@@ -354,6 +357,7 @@ class RowReading {
                             name, text),
                 1.0};
     }
+    if (auto shifted = shifted_advantages(facts_, weights_)) return std::move(*shifted);
     std::vector<std::string> texts;
     for (size_t i = 0; i < size() && texts.size() < 16; ++i) {
       if (known(i))

@@ -59,6 +59,14 @@ std::vector<RowWords> words_for(const RowFacts& facts, const RowWeights& weights
 std::optional<RowWords> clipped_rows(const RowFacts& facts, const RowWeights& weights,
                                      const std::vector<double>& lengths);
 
+/// Micro-batches, each a row, that are right but for what an accumulation does to them: each counts so many
+/// times as much as the one before, or one of them another number of times than the others.
+std::optional<RowWords> accumulated_rows(RowFacts facts, RowWeights weights);
+
+/// Advantages that are those that are given less a number of each group of rows: held against another
+/// baseline.
+std::optional<RowWords> shifted_advantages(const RowFacts& facts, const RowWeights& weights);
+
 /// Whose advantages each row has, in words.
 std::string permutation_text(const std::vector<size_t>& from);
 

@@ -90,7 +90,15 @@ std::optional<HeadGauge> HeadGauge::of(const WrongSubject& subject, const Tensor
       made.names_.push_back(name);
     }
   }
-  if (made.names_.empty()) return std::nullopt;
+  if (made.names_.empty()) {
+    // Adapters, whose highest layer hears of everything above it.
+    const std::string highest = fmt::format("model.layers.{}.", model.layers().size() - 1);
+    for (const auto& [trained, unused] : truth) {
+      if (has_name(trained, highest.c_str())) made.names_.push_back(trained);
+    }
+    made.top_layers_ = 1;
+  }
+  if (made.names_.empty() || (made.top_layers_ > 0 && model.layers().size() < 2)) return std::nullopt;
   made.gauge_.emplace(made.part_of(gradients), made.part_of(truth));
   return made;
 }

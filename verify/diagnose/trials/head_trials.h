@@ -10,10 +10,11 @@
 
 namespace streambp::verify {
 
-/// The gradients of the head and of the last norm, without the rows of a tied embedding that tokens look up.
+/// The gradients of the head and of the last norm, without the rows of a tied embedding that tokens look up;
+/// where neither is trained, those of the highest layer.
 class HeadGauge {
  public:
-  /// Nothing where neither is trained.
+  /// Nothing where none of these is trained.
   static std::optional<HeadGauge> of(const WrongSubject& subject, const Tensors& gradients,
                                      const Tensors& truth);
 
@@ -22,8 +23,15 @@ class HeadGauge {
     return gauge_->measure(part_of(gradients), sketch);
   }
   const FitGauge& gauge() const { return *gauge_; }
+  int64_t top_layers() const { return top_layers_; }
+  /// Has a pass make these gradients alone.
+  void ask(WrongSettings& settings) const {
+    settings.head_alone = true;
+    settings.top_layers = top_layers_;
+  }
 
  private:
+  int64_t top_layers_ = 0;
   std::vector<std::string> names_;
   std::string tied_;       // the embedding's name, where it is the head
   at::Tensor other_rows_;  // of it, int64

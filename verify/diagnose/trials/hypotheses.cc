@@ -46,6 +46,7 @@ std::vector<Hypothesis> HypothesisTable::all() {
   weights();
   backward_rules();
   lost_paths();
+  slopes();
   experts();
   recurrences();
   quantised();

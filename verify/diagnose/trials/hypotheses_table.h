@@ -55,6 +55,14 @@ class HypothesisTable {
   void gates();
   void heads_entries(bool normed);
 
+  // hypotheses_slopes.cc: of backward passes that are another op's
+  void slopes();
+  void slopes_of_attention();
+  void slopes_of_groups();
+  void slopes_of_parts();
+  void slopes_of_inputs();
+  void slopes_of_residuals();
+
   // hypotheses_chunks.cc: of what works by chunks
   void chunked_labels();
   void normalisers();

@@ -11,11 +11,27 @@
 namespace streambp::verify {
 
 bool is_of_backward_pass(const std::string& about) {
-  static const std::set<std::string> kAbout{
-      "detached",        "tied embedding",   "padding row",      "sums",           "softcap's slope",
-      "softmax's slope", "rotation's slope", "residual's slope", "adapters' slope"};
-  return kAbout.contains(about);
+  static const std::set<std::string> kAbout{"detached", "tied embedding", "padding row", "sums"};
+  return kAbout.contains(about) || about.ends_with(" slope");
 }
+
+namespace {
+
+/// Where a mistake in the backward pass of a part of the layers shows first.
+bool shows_at(const std::string& about, const std::string& place) {
+  const auto is = [&](const char* name) { return place.starts_with(std::string(name) + "-of-layer"); };
+  const bool at_input = is("input-gradient"), at_experts = is("experts-input-gradient"),
+             at_middle = at_experts || is("mlp-input-gradient") || is("attention");
+  if (about == "MLP's slope") return is("mlp-backward");
+  if (about == "MLP's input slope" || about == "middle's slope") return at_middle;
+  if (about == "router's slope") return at_experts;
+  if (about == "layer input's slope" || about == "norms' slope") return at_input;
+  if (about == "layers' norms' slope") return at_input || at_middle;
+  if (about == "attention's input slope") return is("attention-input-gradient");
+  return true;
+}
+
+}  // namespace
 
 bool is_elsewhere(const std::string& about, const Location& location) {
   const auto wrong = [&](std::initializer_list<Role> roles) {
@@ -23,7 +39,7 @@ bool is_elsewhere(const std::string& about, const Location& location) {
   };
   // What flows through layers is right: sums are wrong, or a parameter's own part.
   if (location.flow_is_right && location.kind == Location::Kind::kAlone)
-    return about.ends_with("'s slope") || about.ends_with("s' slope") || about == "detached";
+    return about.ends_with(" slope") || about == "detached";
   if (location.kind != Location::Kind::kBetween) return false;
   if (about == "tied embedding" || about == "padding row") return true;
   const bool above_attention = wrong(
@@ -32,9 +48,20 @@ bool is_elsewhere(const std::string& about, const Location& location) {
   const bool one_of_both =
       location.roles_there.contains(Role::kValues) && wrong({Role::kKeys}) != wrong({Role::kValues});
   if (about == "detached") return above_attention || one_of_both || wrong({Role::kOutput, Role::kQueries});
-  if (about == "softmax's slope" || about == "softcap's slope" || about == "rotation's slope")
+  if (about == "softmax's slope" || about == "softcap's slope" || about == "rotation's slope" ||
+      about == "scores' slope")
     return above_attention || wrong({Role::kOutput, Role::kValues});
-  return false;
+  // Each head's own gradients say which of them are wrong, where they are not in one matrix.
+  const bool in_attention = !above_attention && !wrong({Role::kOutput, Role::kRecurrence});
+  const bool apart = location.roles_there.contains(Role::kQueries);
+  const bool q = wrong({Role::kQueries}), k = wrong({Role::kKeys}), v = wrong({Role::kValues});
+  if (about == "attention's slope") return !in_attention || (apart && !(q && k));
+  if (about == "queries' slope") return !in_attention || !apart || !q || k || v;
+  if (about == "keys' slope") return !in_attention || !apart || q || !k;
+  if (about == "key sums' slope") return !in_attention || !apart || q || !k || v;
+  if (about == "value sums' slope") return !in_attention || !apart || q || k || !v;
+  if (about == "adapters' slope" || about == "residual's slope") return false;
+  return !shows_at(about, location.name);
 }
 
 TrialRuns::TrialRuns(const WrongSubject& subject, const FitGauge& gauge, const Tensors& truth,
@@ -51,7 +78,7 @@ void TrialRuns::by_head(const Tensors& gradients, double right) {
 
 double TrialRuns::engine_error() const {
   WrongSettings nothing;
-  nothing.head_alone = has_head();
+  if (head_) head_->ask(nothing);
   const Tensors made = run_(subject_, nothing);
   if (!head_) return FitGauge(made, truth_).measure(truth_).residual;
   const Tensors right = head_->part_of(truth_);
@@ -63,12 +90,12 @@ bool TrialRuns::try_out(const std::vector<const Hypothesis*>& of, double limit) 
   for (const Hypothesis* each : of) each->make(settings);
   try {
     if (head_) {
-      settings.head_alone = true;
+      WrongSettings of_head = settings;
+      head_->ask(of_head);
       Tried tried{of, {}, {}};
-      tried.fit = head_->measure(run_(subject_, settings), &tried.sketch);
+      tried.fit = head_->measure(run_(subject_, of_head), &tried.sketch);
       of_head_.push_back(tried);
       if (!(tried.fit.residual <= limit)) return true;
-      settings.head_alone = false;
     }
     Tried tried{of, {}, {}};
     tried.fit = gauge_.measure(run_(subject_, settings), &tried.sketch);
@@ -82,7 +109,7 @@ bool TrialRuns::try_out(const std::vector<const Hypothesis*>& of, double limit) 
 bool TrialRuns::may_be(const WrongSubject& other, double limit) const {
   if (!head_) return true;
   WrongSettings nothing;
-  nothing.head_alone = true;
+  head_->ask(nothing);
   return head_->measure(run_mistake(other, nothing)).residual <= limit;
 }
 
@@ -98,7 +125,7 @@ std::vector<Explanation> TrialRuns::numbers(const PartsLimits& limits, const Ten
   };
   if (!head_) return explain_by_numbers(subject_, gauge_, truth_, limits, steps, run_, confirm);
   const MakeMistake of_head = [&](const WrongSubject& subject, WrongSettings settings) {
-    settings.head_alone = true;
+    head_->ask(settings);
     return head_->part_of(run_(subject, settings));
   };
   return explain_by_numbers(subject_, head_->gauge(), head_->part_of(truth_), limits, steps, of_head,

@@ -35,7 +35,9 @@ class TrialRuns {
   /// From now on by the head of `gradients` first, where it is trained and more than `right` off, up to a
   /// factor.
   void by_head(const Tensors& gradients, double right);
-  bool has_head() const { return head_.has_value(); }
+  bool has_gauge() const { return head_.has_value(); }
+  /// Whether it is the head's alone, which no mistake below it changes.
+  bool has_head() const { return head_ && head_->top_layers() == 0; }
 
   /// How far the engine is from the truth with nothing wrong. Throws InputError where there is none.
   double engine_error() const;

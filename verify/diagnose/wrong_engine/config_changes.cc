@@ -13,7 +13,8 @@ bool has_two_sizes(const Config& config) {
   return config.gemma4.global_head_dim > 0;
 }
 
-const std::vector<ConfigChange>& named_changes() {
+/// Of rotary tables.
+const std::vector<ConfigChange>& rope_changes() {
   static const std::vector<ConfigChange> kNamed{
       {"rope-theta-default", "rotary tables are made with a theta of 10,000 (rope_theta is ignored)",
        [](Config& c) { c.rope.theta = 1e4; }},
@@ -24,11 +25,27 @@ const std::vector<ConfigChange>& named_changes() {
          c.rope = RopeSettings{};
          c.rope.theta = theta;
        }},
+      {"rope-frequencies-unscaled",
+       "the frequencies of rotary tables (inv_freq) are made without rope_scaling (rope_parameters' yarn, "
+       "llama3, ...), and "
+       "their attention factor is kept",
+       [](Config& c) {
+         if (has_two_sizes(c)) return;
+         const double theta = c.rope.theta, factor = c.rope.attention_factor;
+         c.rope = RopeSettings{};
+         c.rope.theta = theta;
+         c.rope.attention_factor = factor;
+       }},
       {"rope-pairs",
        "rotary pairs are others: neighbouring entries instead of the halves of a head, or the reverse",
        [](Config& c) {
          if (!has_two_sizes(c)) c.rope_interleaved = !c.rope_interleaved;
-       }},
+       }}};
+  return kNamed;
+}
+
+const std::vector<ConfigChange>& named_changes() {
+  static const std::vector<ConfigChange> kNamed{
       {"no-rope-ignored", "layers that should not rotate their heads do (no_rope_layers)",
        [](Config& c) { c.no_rope.clear(); }},
       {"query-scale-missing", "queries are not scaled by their positions (llama_4_scaling_beta)",
@@ -108,7 +125,8 @@ const std::vector<ConfigChange>& multipliers() {
 
 const std::vector<ConfigChange>& config_changes() {
   static const std::vector<ConfigChange> kChanges = [] {
-    std::vector<ConfigChange> all = named_changes();
+    std::vector<ConfigChange> all = rope_changes();
+    all.insert(all.end(), named_changes().begin(), named_changes().end());
     all.insert(all.end(), multipliers().begin(), multipliers().end());
     for (ConfigChange& each : config_switches()) all.push_back(std::move(each));
     return all;

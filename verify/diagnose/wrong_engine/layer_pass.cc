@@ -14,6 +14,7 @@
 #include "streambp/backprop/head/head.h"
 #include "streambp/error.h"
 #include "streambp/model/final_rows.h"
+#include "verify/diagnose/wrong_engine/attention_parts.h"
 #include "verify/diagnose/wrong_engine/late_objective.h"
 #include "verify/diagnose/wrong_engine/layers_part.h"
 #include "verify/diagnose/wrong_engine/narrow_values.h"
@@ -50,8 +51,10 @@ class LayerPass {
     by_rows_.push_back(batch.size());
     if (settings.positions_by_column) batch.positions = indices_.column;
     if (settings.balanced_ranks > 0) batch.positions = balanced_positions(batch, settings.balanced_ranks);
-    if (settings.ignores_documents) batch.offsets = by_rows_;
-    indices_ = token_indices(batch, settings.ignores_documents);
+    // What the backward pass alone does not know of is there in the forward pass.
+    const bool one_row = settings.ignores_documents && settings.slope_alone == SlopeAlone::kNone;
+    if (one_row) batch.offsets = by_rows_;
+    indices_ = token_indices(batch, one_row);
     objective_ = std::make_unique<LateObjective>(subject, settings, batch);
     if (objective_->targets().defined()) batch.targets = objective_->targets();
     if (batch.sequence_inputs.empty()) return;
@@ -85,11 +88,10 @@ class LayerPass {
     at::Tensor embedded_leaf;
     at::Tensor leaf = model_.embed(wrong_.batch.tokens).detach().requires_grad_();
     at::Tensor hidden;
-    {
-      const at::AutoGradMode through(!settings_.head_alone);
-      hidden = through_layers(model_, stream, leaf, embedded_leaf);
-    }
-    if (settings_.head_alone) leaf = hidden = hidden.detach().requires_grad_();
+    hidden = through_layers(model_, stream, leaf, embedded_leaf);
+    if (settings_.head_alone && settings_.top_layers == 0)
+      top_leaf_ = hidden = hidden.detach().requires_grad_();
+    if (settings_.head_alone) leaf = top_leaf_;
     if (settings_.head_alone) embedded_leaf = at::Tensor();
     if (balance_ != nullptr) balance_->close();
     HeadPass head{model_, scored, request, {}};
@@ -100,7 +102,8 @@ class LayerPass {
                        settings_.more_logits > 0.0;
     at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
                             : full_head(head, *objective_, hidden, ops_, outcome);
-    if (settings_.z_loss != 0.0) loss = loss + z_loss(model_, settings_, hidden, scored) * settings_.z_loss;
+    if (settings_.z_loss != 0.0 || settings_.target_logits != 0.0)
+      loss = loss + terms_of_logits(model_, settings_, hidden, scored);
     std::vector<at::Tensor> leaves{leaf};
     if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
     for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
@@ -126,7 +129,13 @@ class LayerPass {
     if (rows.embedded.defined() && &model == &model_)
       embedded_leaf = rows.embedded = rows.embedded.detach().requires_grad_();
     std::map<int64_t, KeysValues> shared;
-    for (int64_t i = 0; i < static_cast<int64_t>(model.layers().size()); ++i) {
+    const auto layers = static_cast<int64_t>(model.layers().size());
+    const bool with_grad = at::GradMode::is_enabled();
+    for (int64_t i = 0; i < layers; ++i) {
+      const at::AutoGradMode through(with_grad &&
+                                     (!settings_.head_alone || i + settings_.top_layers >= layers));
+      if (settings_.head_alone && i + settings_.top_layers == layers)
+        top_leaf_ = hidden = hidden.detach().requires_grad_();
       Before before;
       if (model.config().shares_keys_values(i)) {
         const KeysValues& of_producer = shared.at(model.config().producer_of(i));
@@ -161,8 +170,10 @@ class LayerPass {
     return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
            s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
            s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
-           s.prompt_sees_itself || s.softmax_without_sum || s.attention_softcap_straight ||
-           s.narrow == NarrowValues::kAttention || wrong_.hidden_key.any().item<bool>();
+           s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant || s.key_sum != GroupSum::kAll ||
+           s.value_sum != GroupSum::kAll || s.prompt_sees_itself || s.softmax_without_sum ||
+           s.attention_softcap_straight || s.narrow == NarrowValues::kAttention ||
+           wrong_.hidden_key.any().item<bool>();
   }
 
   bool hides_padding(int64_t index) const {
@@ -265,48 +276,53 @@ class LayerPass {
   at::Tensor attention(int64_t index, const AttentionSettings& settings, const AttentionHeads& heads) {
     const WrongSettings asked = settings_;
     if (asked.only_layer >= 0 && asked.only_layer != index) settings_ = WrongSettings{};
-    at::Tensor output = attention_with(settings, heads, hides_padding(index));
+    at::Tensor output = settings_.slope_alone == SlopeAlone::kNone
+                            ? attention_with(settings, heads, hides_padding(index))
+                            : sloped_attention(settings, heads);
     settings_ = asked;
     return output;
+  }
+
+  /// Right, with the gradients of queries, of keys and values or of all that it has with the mistakes asked
+  /// for.
+  at::Tensor sloped_attention(const AttentionSettings& settings, const AttentionHeads& heads) {
+    const SlopeAlone of = settings_.slope_alone;
+    const auto with = [&](bool queries, bool keys) {
+      AttentionHeads some = heads;
+      if (!queries) some.queries = some.queries.detach();
+      if (!keys) some.own.keys = some.own.keys.detach(), some.own.values = some.own.values.detach();
+      return attention_with(settings, some, true);
+    };
+    const TokenIndices own = indices_;
+    indices_ = token_indices(wrong_.batch, settings_.ignores_documents);
+    const at::Tensor wrong = with(of != SlopeAlone::kKeysAndValues, of != SlopeAlone::kQueries);
+    indices_ = own;
+    settings_ = WrongSettings{};
+    const at::Tensor right = with(of == SlopeAlone::kKeysAndValues, of == SlopeAlone::kQueries);
+    return right + (wrong - wrong.detach());
   }
 
   at::Tensor attention_with(const AttentionSettings& settings, const AttentionHeads& heads,
                             bool hides_padding) {
     const at::Tensor q = heads.queries.transpose(0, 1);
     const int64_t group = heads.queries.size(1) / heads.own.keys.size(1);
-    const auto for_queries = [&](const at::Tensor& x) {
+    const auto for_queries = [&](const at::Tensor& x, GroupSum sum) {
       const at::Tensor by_head = x.transpose(0, 1);
       return settings_.key_value_heads_in_turn ? by_head.repeat({group, 1, 1})
-                                               : by_head.repeat_interleave(group, 0);
+                                               : repeated_for_queries(by_head, group, sum);
     };
-    const at::Tensor k = for_queries(heads.own.keys), v = for_queries(heads.own.values);
-    const auto starts = [&](const Cut& cut) { return chunk_starts(indices_, cut); };
+    const at::Tensor k = for_queries(heads.own.keys, settings_.key_sum),
+                     v = for_queries(heads.own.values, settings_.value_sum);
     const auto of_query = [](const at::Tensor& x) { return x.unsqueeze(1); };
     const auto of_key = [](const at::Tensor& x) { return x.unsqueeze(0); };
-    at::Tensor at_query = indices_.in_sequence;
-    if (settings_.top_left.size > 0) at_query = at_query - starts(settings_.top_left);
-    const at::Tensor query = of_query(at_query), key = of_key(indices_.in_sequence);
-    at::Tensor seen = key <= query + settings_.looks_ahead;
-    if (settings_.sees_whole_chunk.size > 0) {
-      const at::Tensor chunk = starts(settings_.sees_whole_chunk);
-      seen = seen | (of_query(chunk) == of_key(chunk));
-    }
-    if (settings_.prompt_sees_itself) {
-      const at::Tensor prompt = prompt_tokens(wrong_.batch);
-      seen = seen | (of_query(prompt) & of_key(prompt));
-    }
-    if (settings_.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings_.own_chunk_only)));
-    const int64_t window =
-        settings_.ignores_windows || settings.window == 0 ? 0 : settings.window + settings_.window_offset;
-    if (window > 0) seen = seen & (query - key < window);
-    seen = seen & (of_query(indices_.sequence) == of_key(indices_.sequence));
+    at::Tensor seen = keys_seen(settings_, indices_, wrong_.batch, settings.window);
     if (hides_padding) seen = seen & of_key(wrong_.hidden_key.logical_not());
     // What sees nothing sees itself: a softmax over nothing is NaN.
     const at::Tensor blind = seen.any(1, true).logical_not();
     seen = seen | (at::eye(seen.size(0), at::TensorOptions(at::kBool)) & blind);
     at::Tensor same;
     if (settings_.detached.size > 0) {
-      const at::Tensor chunk = starts(settings_.detached);
+      const at::Tensor chunk = chunk_starts(indices_, settings_.detached);
       same = of_query(chunk) == of_key(chunk);
     }
     at::Tensor scores = at::matmul(q, k.transpose(1, 2));
@@ -321,6 +337,7 @@ class LayerPass {
       scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
     }
     at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    if (settings_.sinks_share_constant) weights = with_constant_share(scores);
     if (settings_.softmax_without_sum) {
       const at::Tensor p = weights.detach();
       const at::Tensor along = p * scores.narrow(-1, 0, seen.size(0)).masked_fill(seen.logical_not(), 0.0);
@@ -329,22 +346,13 @@ class LayerPass {
     if (settings_.narrow == NarrowValues::kAttention) weights = narrowed(weights);
     if (settings_.blind != BlindQueries::kThemselves) {
       const at::Tensor row = of_query(indices_.sequence) == of_key(indices_.sequence);
-      weights = at::where(blind, of_blind(row, q, k, settings.scoring.scale), weights);
+      weights =
+          at::where(blind, of_blind_queries(settings_.blind, row, q, k, settings.scoring.scale), weights);
     }
     const at::Tensor attended = same.defined()
                                     ? at::matmul(weights * same, v) + at::matmul(weights * ~same, v.detach())
                                     : at::matmul(weights, v);
     return attended.transpose(0, 1);
-  }
-
-  /// What queries that see nothing give their `row`.
-  at::Tensor of_blind(const at::Tensor& row, const at::Tensor& q, const at::Tensor& k, double scale) const {
-    const at::Tensor even = row.to(at::kDouble);
-    if (settings_.blind == BlindQueries::kNothing) return even * 0.0;
-    if (settings_.blind == BlindQueries::kRow) return even / even.sum(1, true);
-    const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
-    return at::softmax((scores - scores.detach()).masked_fill(~row, -std::numeric_limits<double>::infinity()),
-                       -1);
   }
 
   Model& model_;
@@ -356,6 +364,7 @@ class LayerPass {
   std::unique_ptr<LateObjective> objective_;
   std::shared_ptr<RouterBalance> balance_;
   std::map<Parameter*, at::Tensor> sinks_;
+  at::Tensor top_leaf_;  // what a backward pass that ends early ends with
   NormOps ops_;
   std::deque<DecoderLayer> halves_;  // which graphs read
 };
@@ -370,10 +379,12 @@ Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& setting
   return LayerPass(subject, settings).run();
 }
 
-std::optional<Tensors> with_z_loss(const WrongSubject& subject) {
+std::optional<Tensors> with_terms_of_logits(const WrongSubject& subject, double z_loss,
+                                            double target_logits) {
   if (subject.objective != "sft" || !subject.model.has_head()) return std::nullopt;
   WrongSettings with;
-  with.z_loss = 1.0;
+  with.z_loss = z_loss;
+  with.target_logits = target_logits;
   try {
     return run_layer_pass(subject, with);
   } catch (const InputError&) {

@@ -28,13 +28,17 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.leak = Leak::kNone;
   settings.score_factor = 1.0;
   settings.only_layer = -1;
+  settings.sinks_share_constant = false;
+  settings.slope_alone = SlopeAlone::kNone;
+  settings.key_sum = settings.value_sum = GroupSum::kAll;
+  settings.top_layers = 0;
   settings.no_attention_softcap = settings.no_sinks = settings.positions_by_column = false;
   settings.target_slope_rounded = settings.key_value_heads_in_turn = settings.prompt_sees_itself = false;
   settings.attention_softcap_straight = settings.final_softcap_straight = false;
   if (settings.narrow != NarrowValues::kRouter && settings.narrow != NarrowValues::kAdapters)
     settings.narrow = plain.narrow;
   settings.rotation = NarrowRotation::kNone;
-  settings.z_loss = 0.0;
+  settings.z_loss = settings.target_logits = 0.0;
   settings.missing_norms.clear();
   settings.other_head_norms = false;
   settings.picks.reset();

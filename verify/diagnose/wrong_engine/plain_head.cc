@@ -41,12 +41,12 @@ at::Tensor logits_of(const Model& model, const WrongSettings& settings, const at
   return settings.narrow == NarrowValues::kLogits ? narrowed(logits) : logits;
 }
 
-at::Tensor z_loss(const Model& model, const WrongSettings& settings, const at::Tensor& hidden,
-                  const HeadTargets& scored) {
-  return logits_of(model, settings, final_rows(model, hidden).index_select(0, scored.indices))
-      .logsumexp(-1)
-      .square()
-      .mean();
+at::Tensor terms_of_logits(const Model& model, const WrongSettings& settings, const at::Tensor& hidden,
+                           const HeadTargets& scored) {
+  const at::Tensor logits =
+      logits_of(model, settings, final_rows(model, hidden).index_select(0, scored.indices));
+  return logits.logsumexp(-1).square().mean() * settings.z_loss -
+         logits.gather(1, scored.targets.unsqueeze(1)).mean() * settings.target_logits;
 }
 
 at::Tensor plain_head(const Model& model, const WrongSettings& settings, const Objective& objective,

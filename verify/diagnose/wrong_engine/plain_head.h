@@ -13,9 +13,10 @@ at::Tensor capped(const at::Tensor& x, double cap, bool straight);
 /// Of normed hidden states, capped.
 at::Tensor logits_of(const Model& model, const WrongSettings& settings, const at::Tensor& normed);
 
-/// The mean square of the scored tokens' log-sum-exp.
-at::Tensor z_loss(const Model& model, const WrongSettings& settings, const at::Tensor& hidden,
-                  const HeadTargets& scored);
+/// What the settings add of the scored tokens' logits: the mean square of their log-sum-exp, and less the
+/// mean of the targets' own.
+at::Tensor terms_of_logits(const Model& model, const WrongSettings& settings, const at::Tensor& hidden,
+                           const HeadTargets& scored);
 
 /// The loss of an objective of the targets' log-probabilities alone; throws InputError for others. Where
 /// slopes are rounded, the gradient of a target's logit is not p - 1 but p, rounded, less 1.

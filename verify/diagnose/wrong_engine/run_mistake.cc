@@ -17,16 +17,18 @@ bool asks_for_layers(const WrongSettings& settings) {
   return settings.leak != Leak::kNone || settings.looks_ahead != 0 || settings.score_factor != 1.0 ||
          settings.only_layer >= 0 || settings.target_slope_rounded || settings.key_value_heads_in_turn ||
          settings.prompt_sees_itself || settings.rotation != NarrowRotation::kNone ||
-         settings.z_loss != 0.0 || settings.gate_up_swapped || settings.attention_softcap_straight ||
-         settings.final_softcap_straight || settings.narrow == NarrowValues::kAttention ||
-         settings.narrow == NarrowValues::kLogits || settings.padding_in_states ||
-         settings.state_restart.size > 0 || settings.convolution_restart.size > 0 ||
-         settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
-         !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
-         !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
-         settings.experts != WrongExperts::kNone || settings.recurrence != WrongRecurrence{} ||
-         settings.more_logits != 0.0 || settings.padding_runs || settings.rotation_straight ||
-         settings.softmax_without_sum || settings.teacher_logits != 1.0;
+         settings.z_loss != 0.0 || settings.target_logits != 0.0 || settings.gate_up_swapped ||
+         settings.attention_softcap_straight || settings.final_softcap_straight ||
+         settings.narrow == NarrowValues::kAttention || settings.narrow == NarrowValues::kLogits ||
+         settings.padding_in_states || settings.state_restart.size > 0 ||
+         settings.convolution_restart.size > 0 || settings.vocabulary_shards > 0 ||
+         !settings.narrow_parameters.empty() || !settings.config_change.empty() ||
+         !settings.config_number.empty() || changes_weights(settings) || !settings.missing_norms.empty() ||
+         settings.other_head_norms || settings.picks != nullptr || settings.experts != WrongExperts::kNone ||
+         settings.recurrence != WrongRecurrence{} || settings.more_logits != 0.0 || settings.padding_runs ||
+         settings.rotation_straight || settings.softmax_without_sum || settings.sinks_share_constant ||
+         settings.slope_alone != SlopeAlone::kNone || settings.key_sum != GroupSum::kAll ||
+         settings.value_sum != GroupSum::kAll || settings.teacher_logits != 1.0;
 }
 
 /// The name of the other of gate and up projection.

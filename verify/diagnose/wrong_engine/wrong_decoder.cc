@@ -106,8 +106,13 @@ WrongDecoder::WrongDecoder(const Model& model, const WrongSettings& settings, in
 at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
   const bool is_head = model_.has_head() && &map == &model_.head();
   const at::Tensor x = is_head ? given : narrow_input(given, map.weight->name, settings_.narrow_inputs);
-  at::Tensor y = at::matmul(x, leaves_.matrix(*map.weight, map.first_row, is_head).t());
-  if (map.bias != nullptr) y = y + leaves_.vector(*map.bias, y);
+  const at::Tensor weight = leaves_.matrix(*map.weight, map.first_row, is_head).t();
+  at::Tensor y = at::matmul(x, weight);
+  if (settings_.own_share == OwnShare::kFirstColumns) y = of_own_share(y, at::matmul(x, weight.detach()));
+  if (map.bias != nullptr) {
+    const at::Tensor bias = leaves_.vector(*map.bias, y);
+    y = of_own_share(y + bias, y + bias.detach());
+  }
   if (!map.adapter || !map.adapter->enabled || (is_head && settings_.head_adapter_bypassed))
     return y * map.output_scale;
   const LowRankAdapter& adapter = *map.adapter;
@@ -125,10 +130,50 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
 
 at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   if (norm.weight == nullptr) return x;  // the layer has none there
-  const at::Tensor input = norm.centers ? x - x.mean(-1, true) : x;
-  const at::Tensor normalised = input * (input.square().mean(-1, true) + norm.eps).rsqrt();
   const at::Tensor weight = leaves_.vector(*norm.weight, x);
-  return normalised * (norm.adds_one ? weight + 1.0 : weight);
+  const at::Tensor right = norm.adds_one ? weight + 1.0 : weight;
+  const at::Tensor normalised = normalised_by(norm, x, false);
+  const bool is_right = settings_.last_norm_is_right && &norm == &model_.norm();
+  const WrongSlope slope = is_right ? WrongSlope::kNone : settings_.slope;
+  if (slope == WrongSlope::kNormNone) return (normalised * right).detach();
+  if (slope != WrongSlope::kNormConstant && slope != WrongSlope::kNormWeightless &&
+      slope != WrongSlope::kNormOtherOne)
+    return of_own_share(normalised * right, normalised * right.detach());
+  at::Tensor times = right.detach();
+  if (slope == WrongSlope::kNormWeightless) times = at::ones_like(times);
+  if (slope == WrongSlope::kNormOtherOne) times = norm.adds_one ? times - 1.0 : times + 1.0;
+  const at::Tensor sent = normalised_by(norm, x, slope == WrongSlope::kNormConstant) * times;
+  return normalised.detach() * right + (sent - sent.detach());
+}
+
+/// Which of two results has a parameter's gradient: `kept` for the first half of the columns or heads, `lost`
+/// for the others; where neither is among the dimensions `kept` for all.
+at::Tensor WrongDecoder::of_own_share(const at::Tensor& kept, const at::Tensor& lost) const {
+  const bool heads = settings_.own_share == OwnShare::kFirstHeads;
+  if (settings_.own_share == OwnShare::kAll || kept.dim() < (heads ? 4 : 3)) return kept;
+  const int64_t dimension = heads ? 2 : 1, half = kept.size(dimension) / 2;
+  return at::cat({kept.slice(dimension, 0, half), lost.slice(dimension, half)}, dimension);
+}
+
+/// x over its root mean square, which is `constant` for the backward pass.
+at::Tensor WrongDecoder::normalised_by(const RmsNorm& norm, const at::Tensor& x, bool constant) {
+  const at::Tensor input = norm.centers ? x - x.mean(-1, true) : x;
+  const at::Tensor scale = (input.square().mean(-1, true) + norm.eps).rsqrt();
+  return input * (constant ? scale.detach() : scale);
+}
+
+/// What is added to what a part of the layer gives, whose `before` norms what that part reads.
+at::Tensor WrongDecoder::residual(const at::Tensor& x, const RmsNorm& before, bool of_mlp) {
+  const WrongResidual& wrong = settings_.residual;
+  if (settings_.lost_path == (of_mlp ? LostPath::kResidualOfMlp : LostPath::kResidualOfAttention))
+    return x.detach();
+  if (wrong.how == WrongResidual::How::kRight || !(of_mlp ? wrong.before_mlp : wrong.before_attention))
+    return x;
+  if (wrong.how == WrongResidual::How::kTwice) return x * 2.0 - x.detach();
+  if (before.weight == nullptr) return x;
+  const at::Tensor weight = before.weight->value.to(at::kCPU, at::kDouble);
+  const at::Tensor sent = normalised_by(before, x, false) * (before.adds_one ? weight + 1.0 : weight);
+  return x.detach() + (sent - sent.detach());
 }
 
 at::Tensor WrongDecoder::embed(const at::Tensor& tokens) const {
@@ -144,12 +189,17 @@ at::Tensor WrongDecoder::rotated(at::Tensor heads, const at::Tensor& positions, 
   const at::Tensor angles = (positions.to(at::kDouble).unsqueeze(-1) * frequencies).unsqueeze(2);
   const at::Tensor cosine = angles.cos() * factor, sine = angles.sin() * factor;
   const int64_t half = frequencies.size(0);
+  const auto turned = [&](const at::Tensor& by) {
+    const at::Tensor a = heads.narrow(-1, 0, half), b = heads.narrow(-1, half, half);
+    return at::cat({a * cosine - b * by, b * cosine + a * by, heads.slice(-1, 2 * half)}, -1);
+  };
   if (config_.rope_interleaved) {  // in another order, which scores do not depend on
     const at::Tensor pairs = heads.narrow(-1, 0, 2 * half).unflatten(-1, {half, 2});
     heads = at::cat({pairs.select(-1, 0), pairs.select(-1, 1), heads.slice(-1, 2 * half)}, -1);
   }
-  const at::Tensor a = heads.narrow(-1, 0, half), b = heads.narrow(-1, half, half);
-  return at::cat({a * cosine - b * sine, b * cosine + a * sine, heads.slice(-1, 2 * half)}, -1);
+  if (settings_.slope != WrongSlope::kTurnsFurther) return turned(sine);
+  const at::Tensor back = turned(-sine);
+  return back + (turned(sine) - back).detach();
 }
 
 /// Which keys a query sees, [b, 1, T, T].
@@ -176,6 +226,8 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   const bool late = norms_rotated_heads(config_) != settings_.other_norm_order;
   const auto heads = [&](const Linear& map, const RmsNorm& of) {
     at::Tensor projected = linear(map, x);
+    if (settings_.slope == WrongSlope::kAttentionShard)
+      projected = of_one_shard(projected, linear(map, x.detach()));
     const bool full_width = config_.qk_norm_full_width;
     if (full_width && !bare) projected = norm(of, projected);
     projected = projected.view({rows.rows, rows.columns, -1, config_.head_dim});
@@ -218,6 +270,13 @@ at::Tensor WrongDecoder::attention(int64_t index, const at::Tensor& x, const Wro
   return linear(*w.o_proj, attended);
 }
 
+/// One half of the columns of `kept`, and the other of `lost`, through which no gradient flows.
+at::Tensor WrongDecoder::of_one_shard(const at::Tensor& kept, const at::Tensor& lost) const {
+  const int64_t half = kept.size(-1) / 2;
+  return settings_.second_shard ? at::cat({lost.slice(-1, 0, half), kept.slice(-1, half)}, -1)
+                                : at::cat({kept.slice(-1, 0, half), lost.slice(-1, half)}, -1);
+}
+
 at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
   if (mlp.gate_up_proj != nullptr) {
     const double alpha = mlp.clamped.alpha;
@@ -228,9 +287,20 @@ at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
     const at::Tensor up = both.slice(-1, 1, {}, 2).clamp(-limit, limit);
     return linear(*mlp.down_proj, gate * at::sigmoid(gate * alpha) * (up + 1.0));
   }
-  const at::Tensor gated = linear(*mlp.gate_proj, x);
-  const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
-  return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
+  const WrongSlope slope =
+      settings_.slope_of_experts_alone && !in_experts_ ? WrongSlope::kNone : settings_.slope;
+  at::Tensor gated = linear(*mlp.gate_proj, slope == WrongSlope::kUpAlone ? x.detach() : x);
+  if (slope == WrongSlope::kMlpShard) gated = of_one_shard(gated, linear(*mlp.gate_proj, x.detach()));
+  at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
+  at::Tensor up = linear(*mlp.up_proj, slope == WrongSlope::kGateAlone ? x.detach() : x);
+  if (slope == WrongSlope::kMlpShard) up = of_one_shard(up, linear(*mlp.up_proj, x.detach()));
+  at::Tensor sent;  // whose gradient the gate has
+  if (slope == WrongSlope::kGateConstant) active = active.detach();
+  if (slope == WrongSlope::kUpConstant) up = up.detach();
+  if (slope == WrongSlope::kGateLinear) sent = gated * (active / gated).detach();
+  if (slope == WrongSlope::kOtherGelu && mlp.activation != Activation::kSilu) sent = at::gelu(gated, "none");
+  if (sent.defined()) active = sent + (active - sent).detach();
+  return linear(*mlp.down_proj, active * up);
 }
 
 at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,
@@ -241,7 +311,9 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
   if (settings_.narrow == NarrowValues::kRouter) scores = narrowed(scores);
   const at::Tensor probabilities = at::softmax(scores, -1);
   auto [top, choices] = probabilities.topk(mixture.experts_per_token, -1);
-  if (mixture.normalise) top = top / top.sum(-1, true);
+  const bool constant = settings_.slope == WrongSlope::kRouterSum;
+  if (mixture.normalise) top = top / (constant ? top.sum(-1, true).detach() : top.sum(-1, true));
+  if (settings_.slope == WrongSlope::kRouterNone) top = top.detach();
   const at::Tensor chosen = at::zeros_like(probabilities).scatter(1, choices, 1.0).detach();
   const at::Tensor weights = at::zeros_like(probabilities).scatter(1, choices, top);
   const at::Tensor counted = rows.counted.defined() ? rows.counted : at::ones({tokens.size(0)}, at::kDouble);
@@ -252,7 +324,9 @@ at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, co
   for (size_t expert = 0; expert < mixture.experts.size(); ++expert) {
     const at::Tensor mine = chosen.select(1, static_cast<int64_t>(expert)).nonzero().squeeze(1);
     if (mine.numel() == 0) continue;
+    in_experts_ = true;
     const at::Tensor result = mlp(mixture.experts[expert], tokens.index_select(0, mine));
+    in_experts_ = false;
     const at::Tensor weight = weights.select(1, static_cast<int64_t>(expert)).index_select(0, mine);
     y = y.index_add(0, mine, result * weight.unsqueeze(1));
   }
@@ -267,17 +341,20 @@ WrongDecoder::LayerOutput WrongDecoder::layer(int64_t index, const at::Tensor& x
   const DecoderLayer::Weights& w = model_.layers()[static_cast<size_t>(index)].weights();
   LayerOutput output;
   const RmsNorm none;
+  const LostPath lost = settings_.lost_path;
+  const auto read = [&](LostPath path, const at::Tensor& given) {
+    return lost == path ? given.detach() : given;
+  };
   const bool bare_attention = settings_.missing_norm == MissingNorm::kAfterAttention,
              bare_mlp = settings_.missing_norm == MissingNorm::kAfterMlp;
-  const LostPath lost = settings_.lost_path;
   const at::Tensor middle =
-      (lost == LostPath::kResidualOfAttention ? x.detach() : x) +
-      norm(bare_attention ? none : w.after_attention, attention(index, norm(w.before_attention, x), rows));
-  const at::Tensor normed = norm(w.before_mlp, config_.parallel ? x : middle);
+      residual(x, w.before_attention, false) +
+      norm(bare_attention ? none : w.after_attention,
+           attention(index, norm(w.before_attention, read(LostPath::kAttention, x)), rows));
+  const at::Tensor normed = norm(w.before_mlp, read(LostPath::kMlp, config_.parallel ? x : middle));
   const at::Tensor fed =
       config_.is_sparse(index) ? mixture(w.mixture, normed, rows, output) : mlp(w.mlp, normed);
-  output.hidden = (lost == LostPath::kResidualOfMlp ? middle.detach() : middle) +
-                  norm(bare_mlp ? none : w.after_mlp, fed);
+  output.hidden = residual(middle, w.before_mlp, true) + norm(bare_mlp ? none : w.after_mlp, fed);
   return output;
 }
 

@@ -52,9 +52,13 @@ class WrongDecoder {
  private:
   at::Tensor linear(const Linear& map, const at::Tensor& given);
   at::Tensor norm(const RmsNorm& norm, const at::Tensor& x);
+  at::Tensor of_own_share(const at::Tensor& kept, const at::Tensor& lost) const;
+  static at::Tensor normalised_by(const RmsNorm& norm, const at::Tensor& x, bool constant);
+  at::Tensor residual(const at::Tensor& x, const RmsNorm& before, bool of_mlp);
   at::Tensor rotated(at::Tensor heads, const at::Tensor& positions, bool local) const;
   at::Tensor mask(const WrongRows& rows, int64_t window) const;
   at::Tensor attention(int64_t index, const at::Tensor& x, const WrongRows& rows);
+  at::Tensor of_one_shard(const at::Tensor& kept, const at::Tensor& lost) const;
   at::Tensor mlp(const GatedMlp& mlp, const at::Tensor& x);
   at::Tensor mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows, LayerOutput& output);
 
@@ -63,6 +67,7 @@ class WrongDecoder {
   WrongSettings settings_;
   at::Tensor frequencies_, local_frequencies_;  // [rotary_dim / 2]
   WrongLeaves leaves_;
+  bool in_experts_ = false;
 };
 
 }  // namespace streambp::verify

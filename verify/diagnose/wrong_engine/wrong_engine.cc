@@ -235,15 +235,15 @@ class Run {
       const at::Tensor d_hidden = leaves.backward(outputs, cotangents, hidden);
       if (d_hidden.defined()) d.index_copy_(0, group.scored_grid.slice(0, begin, end), d_hidden);
     });
-    if (settings_.head_alone) return leaves.end_row();
+    const int64_t lowest = settings_.head_alone ? std::max<int64_t>(layers() - settings_.top_layers, 0) : 0;
     d = d.view(last.sizes());
-    for (int64_t i = layers() - 1; i >= 0; --i) {
+    for (int64_t i = layers() - 1; i >= lowest; --i) {
       const at::Tensor x = group.inputs[static_cast<size_t>(i)].detach().requires_grad_();
       const WrongDecoder::LayerOutput output = decoder_.layer(i, x, group.rows);
       d = leaves.backward({output.hidden, balance_.defined() ? output.probabilities : at::Tensor()},
                           {d, balance_}, x);
     }
-    if (subject_.model.parameter("model.embed_tokens.weight").trainable()) {
+    if (!settings_.head_alone && subject_.model.parameter("model.embed_tokens.weight").trainable()) {
       const at::Tensor of_tokens = d.reshape({-1, d.size(-1)}).index_select(0, group.rows.grid);
       const at::Tensor tokens = wrong_.batch.tokens.index_select(0, group.rows.stream);
       leaves.add_embedding(tokens, of_tokens * subject_.model.config().embedding_scale);

@@ -111,7 +111,64 @@ enum class LostPath {
   kResidualOfMlp,        // what the MLP's output is added to
   kResidualOfAttention,  // what attention's output is added to
   kAdapters,             // from adapters to what they read
+  kMlp,                  // from the MLP to what it reads
+  kAttention,            // from attention to what it reads
 };
+
+/// A residual whose gradient is another than that of what it is added to: before the MLP, before attention,
+/// or both.
+struct WrongResidual {
+  enum class How {
+    kRight,
+    kThroughNorm,  // it goes through the slope of the norm behind it, as where a fused sum and norm adds too
+                   // early
+    kTwice,        // it is there twice
+  } how = How::kRight;
+  bool before_mlp = true, before_attention = true;
+
+  bool operator==(const WrongResidual&) const = default;
+};
+
+/// The op whose backward pass is another's, where the forward pass is right.
+enum class WrongSlope {
+  kNone,
+  kNormConstant,    // norms: the mean square is taken for a constant
+  kNormWeightless,  // norms: what they read has no weight in its gradient
+  kNormOtherOne,    // norms: it has the weight where it should have 1 + weight, or the reverse
+  kTurnsFurther,    // rotation: gradients turn as the heads do, not back
+  kGateConstant,    // MLPs: the activated gate is taken for a constant
+  kUpConstant,      // MLPs: what the up projection gives is
+  kGateLinear,      // MLPs: the activation's slope is that of a linear map, activated / gate
+  kOtherGelu,       // MLPs: it is that of GELU's other form
+  kGateAlone,       // MLPs: what they read has the gate projection's gradient alone
+  kUpAlone,         // MLPs: it has the up projection's alone
+  kMlpShard,        // MLPs: it has that of one half of their columns alone
+  kAttentionShard,  // attention: what it reads has the gradient of one half of its heads alone
+  kNormNone,        // norms: no gradient goes through them, to what they read or to their weight
+  kRouterNone,      // routers: no gradient reaches them through the experts' weights
+  kRouterSum,       // routers: the sum that chosen weights are divided by is taken for a constant
+};
+
+/// Which of the query heads that share a key's or value's head send it a gradient.
+enum class GroupSum {
+  kAll,
+  kInTurn,  // every n-th head of all, as where heads were repeated in turn
+  kFirst,
+  kLast,
+  kMean,  // all, and their mean is taken
+};
+
+/// Of which tokens, or of which heads, parameters of the layers have gradients of their own: what flows
+/// through them is right.
+enum class OwnShare {
+  kAll,
+  kFirstColumns,  // of the padded input, the first half
+  kFirstHeads,    // norms of heads: the first half
+};
+
+/// Whose gradients are those of attention with the mistakes that are asked for, where the forward pass has
+/// none.
+enum class SlopeAlone { kNone, kAll, kQueries, kKeysAndValues };
 
 /// What linear maps of the layers read, rounded to float8 (e4m3).
 struct NarrowInputs {
@@ -164,6 +221,7 @@ struct PickControl {
 struct WrongSettings {
   /// No mistake: the backward pass ends with the head, whose gradients alone, and the last norm's, are made.
   bool head_alone = false;
+  int64_t top_layers = 0;  // then those of so many layers below it are made too
 
   // Targets.
   int64_t target_shift =
@@ -210,6 +268,10 @@ struct WrongSettings {
   bool rotation_straight = false;  // the backward pass takes the rotation for the identity
   bool attention_softcap_straight = false;  // the backward pass takes it for the identity
   bool no_sinks = false;
+  bool sinks_share_constant =
+      false;  // the backward pass takes the share that sinks leave to keys for a constant
+  SlopeAlone slope_alone = SlopeAlone::kNone;
+  GroupSum key_sum = GroupSum::kAll, value_sum = GroupSum::kAll;
   bool key_value_heads_in_turn =
       false;  // queries take them in turn (repeat), not in groups (repeat_interleave)
 
@@ -253,9 +315,16 @@ struct WrongSettings {
   // Loss and gradients.
   bool padding_routed = false;          // a loss that balances the experts counts padding on the right
   bool final_softcap_straight = false;  // the backward pass takes it for the identity
-  double z_loss = 0.0;       // this times the mean square of the scored tokens' log-sum-exp is added
-  double more_logits = 0.0;  // so many logits of 0 are in the softmax's sum besides
+  double target_logits = 0.0;  // this times the mean of the scored tokens' targets' logits is subtracted
+  double z_loss = 0.0;         // this times the mean square of the scored tokens' log-sum-exp is added
+  double more_logits = 0.0;    // so many logits of 0 are in the softmax's sum besides
   LostPath lost_path = LostPath::kNone;
+  OwnShare own_share = OwnShare::kAll;
+  WrongResidual residual;
+  WrongSlope slope = WrongSlope::kNone;
+  bool second_shard = false;            // of the halves the other one
+  bool last_norm_is_right = false;      // of norms whose slope is wrong
+  bool slope_of_experts_alone = false;  // of MLPs whose slope is wrong
   NarrowInputs narrow_inputs;
   TiedGradient tied;
   bool padding_row_trained = false;  // the embedding has no padding_idx

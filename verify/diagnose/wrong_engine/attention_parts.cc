@@ -1,0 +1,64 @@
+#include "verify/diagnose/wrong_engine/attention_parts.h"
+
+#include <limits>
+
+namespace streambp::verify {
+
+at::Tensor repeated_for_queries(const at::Tensor& by_head, int64_t group, GroupSum sum) {
+  const at::Tensor right = by_head.repeat_interleave(group, 0);
+  if (sum == GroupSum::kAll || group == 1) return right;
+  at::Tensor sent;  // whose gradient it has
+  if (sum == GroupSum::kInTurn) {
+    sent = by_head.repeat({group, 1, 1});
+  } else if (sum == GroupSum::kMean) {
+    sent = right / static_cast<double>(group);
+  } else {
+    const int64_t alone = sum == GroupSum::kFirst ? 0 : group - 1;
+    const at::Tensor others = at::arange(by_head.size(0) * group, at::kLong).remainder(group).ne(alone);
+    sent = right.masked_fill(others.view({-1, 1, 1}), 0.0);
+  }
+  return sent + (right - sent).detach();
+}
+
+at::Tensor with_constant_share(const at::Tensor& scores) {
+  const int64_t keys = scores.size(-1) - 1;
+  const at::Tensor of_keys = scores.narrow(-1, 0, keys);
+  const at::Tensor among_keys = at::softmax(of_keys, -1);
+  const at::Tensor share = at::sigmoid(of_keys.detach().logsumexp(-1, true) - scores.narrow(-1, keys, 1));
+  return among_keys * share;
+}
+
+at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices, const Batch& batch,
+                     int64_t window) {
+  const auto starts = [&](const Cut& cut) { return chunk_starts(indices, cut); };
+  const auto of_query = [](const at::Tensor& x) { return x.unsqueeze(1); };
+  const auto of_key = [](const at::Tensor& x) { return x.unsqueeze(0); };
+  at::Tensor at_query = indices.in_sequence;
+  if (settings.top_left.size > 0) at_query = at_query - starts(settings.top_left);
+  const at::Tensor query = of_query(at_query), key = of_key(indices.in_sequence);
+  at::Tensor seen = key <= query + settings.looks_ahead;
+  if (settings.sees_whole_chunk.size > 0) {
+    const at::Tensor chunk = starts(settings.sees_whole_chunk);
+    seen = seen | (of_query(chunk) == of_key(chunk));
+  }
+  if (settings.prompt_sees_itself) {
+    const at::Tensor prompt = prompt_tokens(batch);
+    seen = seen | (of_query(prompt) & of_key(prompt));
+  }
+  if (settings.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings.own_chunk_only)));
+  const int64_t width = settings.ignores_windows || window == 0 ? 0 : window + settings.window_offset;
+  if (width > 0) seen = seen & (query - key < width);
+  return seen & (of_query(indices.sequence) == of_key(indices.sequence));
+}
+
+at::Tensor of_blind_queries(BlindQueries blind, const at::Tensor& row, const at::Tensor& q,
+                            const at::Tensor& k, double scale) {
+  const at::Tensor even = row.to(at::kDouble);
+  if (blind == BlindQueries::kNothing) return even * 0.0;
+  if (blind == BlindQueries::kRow) return even / even.sum(1, true);
+  const at::Tensor scores = at::matmul(q, k.transpose(1, 2)) * scale;
+  return at::softmax((scores - scores.detach()).masked_fill(~row, -std::numeric_limits<double>::infinity()),
+                     -1);
+}
+
+}  // namespace streambp::verify

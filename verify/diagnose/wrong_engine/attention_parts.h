@@ -1,0 +1,28 @@
+// Parts of attention as mistakes have them: sums over heads and shares of sinks whose gradients are wrong,
+// queries that see nothing.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "verify/diagnose/wrong_engine/wrong_batch.h"
+#include "verify/diagnose/wrong_engine/wrong_settings.h"
+
+namespace streambp::verify {
+
+/// Keys or values [heads, n, E], each head for the `group` query heads that share it, whose gradients are
+/// added up as `sum` says.
+at::Tensor repeated_for_queries(const at::Tensor& by_head, int64_t group, GroupSum sum);
+
+/// The probabilities of keys, by scores whose last entry is a sink: no gradient flows to the keys' scores
+/// through what the sink leaves to all of them.
+at::Tensor with_constant_share(const at::Tensor& scores);
+
+/// Which keys [n, n] a query sees in a layer with such a window (0: none), by what the settings do to it.
+at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices, const Batch& batch,
+                     int64_t window);
+
+/// The probabilities that queries without a key of their own give their `row`, [n, n] bool.
+at::Tensor of_blind_queries(BlindQueries blind, const at::Tensor& row, const at::Tensor& q,
+                            const at::Tensor& k, double scale);
+
+}  // namespace streambp::verify
