@@ -16,6 +16,7 @@ from goldens.models.key_block_models import KEY_BLOCK_MODELS
 from goldens.models.kimi_models import KIMI_MODELS
 from goldens.models.mixture_models import MIXTURE_MODELS
 from goldens.models.muse_models import MUSE_MODELS
+from goldens.models.one_part_models import ONE_PART_MODELS
 from goldens.models.qwen4_models import QWEN4_MODELS
 from goldens.models.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
@@ -204,6 +205,7 @@ MODELS = {
     **FAMILY_MODELS,
     **MIXTURE_MODELS,
     **RECURRENT_MODELS,
+    **ONE_PART_MODELS,
     **CONVOLUTION_MODELS,
     **GROUPED_MODELS,
     **INDEXED_MODELS,

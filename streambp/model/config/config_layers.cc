@@ -35,7 +35,9 @@ void refuse_unsupported(const ConfigReader& settings, const Family& family) {
   if (!family.pretraining_tp_unread) settings.only("pretraining_tp", 1);
 }
 
-void parse_biases(const ConfigReader& settings, const FamilyBiases& bias, Config& config) {
+void parse_biases(const ConfigReader& settings, const Family& family, Config& config) {
+  const FamilyBiases& bias = family.bias;
+  const char* const of_state_space = family.state_space ? family.state_space->in_bias : nullptr;
   const auto read = [&](const char* key, bool fallback) {
     return key == nullptr ? fallback : settings.flag(key, fallback);
   };
@@ -44,7 +46,7 @@ void parse_biases(const ConfigReader& settings, const FamilyBiases& bias, Config
   config.mlp_bias = read(bias.mlp_key, false);
   // What the keys say that other families' classes read.
   const auto only = [&](const char* key, bool value) {
-    for (const char* const own : {bias.qkv_key, bias.output_key, bias.mlp_key}) {
+    for (const char* const own : {bias.qkv_key, bias.output_key, bias.mlp_key, of_state_space}) {
       if (own != nullptr && std::string_view(own) == key) return;
     }
     settings.only(key, value);
@@ -75,8 +77,9 @@ void parse_activation(const ConfigReader& settings, const Family& family, Config
 
 void parse_attention(const ConfigReader& settings, const Family& family, Config& config) {
   config.qk_norm_full_width = family.qk_norm == QkNorm::kOfWholeProjections;
-  config.qk_norm = family.qk_norm == QkNorm::kByKey ? settings.flag("use_qk_norm", false)
-                                                    : family.qk_norm != QkNorm::kNone;
+  const bool by_key = family.qk_norm == QkNorm::kByKey || family.qk_norm == QkNorm::kByKeyOfEach;
+  config.qk_norm = by_key ? settings.flag("use_qk_norm", false) : family.qk_norm != QkNorm::kNone;
+  config.qk_norm_by_head = config.qk_norm && family.qk_norm == QkNorm::kByKeyOfEach;
   if (family.qk_norm == QkNorm::kOfRotatedHeads) settings.only("use_qk_norm", true);
   if (family.qk_norm == QkNorm::kNone) settings.only("use_qk_norm", false);
   config.fused_projections = family.fused_projections;
@@ -262,7 +265,7 @@ void parse_no_rope(const ConfigReader& settings, const Family& family, Config& c
 
 void parse_family(const ConfigReader& settings, const Family& family, Config& config) {
   refuse_unsupported(settings, family);
-  parse_biases(settings, family.bias, config);
+  parse_biases(settings, family, config);
   parse_activation(settings, family, config);
   parse_attention(settings, family, config);
   parse_norms(settings, family, config);

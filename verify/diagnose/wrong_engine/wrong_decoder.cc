@@ -127,7 +127,8 @@ at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   if (norm.weight == nullptr) return x;  // the layer has none there
   const at::Tensor input = norm.centers ? x - x.mean(-1, true) : x;
   const at::Tensor normalised = input * (input.square().mean(-1, true) + norm.eps).rsqrt();
-  const at::Tensor weight = leaves_.vector(*norm.weight, x);
+  const bool by_head = norm.weight->value.dim() == 2;
+  const at::Tensor weight = by_head ? leaves_.matrix(*norm.weight) : leaves_.vector(*norm.weight, x);
   return normalised * (norm.adds_one ? weight + 1.0 : weight);
 }
 
