@@ -18,6 +18,7 @@ enum class Activation {
   kSilu,
   kGeluTanh,
   kGelu,
+  kRelu,
   kRelu2  // max(x, 0)^2, of MLPs without a gate
 };
 

@@ -152,6 +152,7 @@ Var Layers::norm(const std::string& module, const Var& x) const {
 
 Var Layers::activation(const Var& x) const {
   if (config_.hidden_act == Activation::kGelu) return gelu(x);
+  if (config_.hidden_act == Activation::kRelu) return maximum(x, scale(x, 0.0));
   return config_.hidden_act == Activation::kSilu ? silu(x) : gelu_tanh(x);
 }
 

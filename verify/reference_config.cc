@@ -178,6 +178,7 @@ reference::Activation reference_activation(Activation activation) {
   for (const auto& [ours, same] : {std::pair(Activation::kSilu, reference::Activation::kSilu),
                                    std::pair(Activation::kGeluTanh, reference::Activation::kGeluTanh),
                                    std::pair(Activation::kGelu, reference::Activation::kGelu),
+                                   std::pair(Activation::kRelu, reference::Activation::kRelu),
                                    std::pair(Activation::kRelu2, reference::Activation::kRelu2)}) {
     if (ours == activation) return same;
   }

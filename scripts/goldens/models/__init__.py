@@ -35,6 +35,13 @@ EXPERTS = {
 }
 
 MODELS = {
+    # As of models whose MLPs are mostly zeros.
+    "llama-relu": Model(
+        "llama",
+        seed=115,
+        settings={**COMMON, "num_hidden_layers": 2, "hidden_act": "relu", "rope_parameters": rope(1000.0)},
+        batches={"b3_left": BATCHES["b3_left"]},
+    ),
     "mistral": Model(
         "mistral",
         seed=101,

@@ -2,6 +2,8 @@
 // configuration_*.py).
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
@@ -63,7 +65,28 @@ double softcap(const ConfigReader& settings, const char* key, const std::optiona
   return settings.find(key) == nullptr ? *absent : settings.positive(key, *absent);
 }
 
+// Whether MLPs have a gate and the activation that hidden_act names, which nothing else reads.
+bool chooses_activation(const Family& family) {
+  return family.activation == Activation::kSilu && !family.recurrent && !family.clamped_gate &&
+         !family.muse && !family.step && !family.compressed && !family.hyper && !family.trained_positions;
+}
+
+// By transformers' names. Its gelu_new is the tanh's too.
+void parse_chosen_activation(const ConfigReader& settings, Config& config) {
+  static const std::map<std::string, Activation> kKnown = {
+      {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+      {"gelu", Activation::kGelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu_new", Activation::kGeluTanh}, {"relu", Activation::kRelu}};
+  constexpr const char* kKey = "hidden_act";
+  const std::string name = settings.text(kKey).value_or("silu");
+  const auto known = kKnown.find(name);
+  if (known == kKnown.end()) settings.refuse(kKey, "silu, gelu, gelu_pytorch_tanh, gelu_new or relu");
+  config.hidden_act = known->second;
+  for (const char* key : {"mlp_hidden_act", "hidden_activation"}) settings.only(key, name);
+}
+
 void parse_activation(const ConfigReader& settings, const Family& family, Config& config) {
+  if (chooses_activation(family)) return parse_chosen_activation(settings, config);
   const json activation = family.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh"
                           : family.activation == Activation::kGelu   ? "gelu"
                           : family.activation == Activation::kRelu2  ? "relu2"

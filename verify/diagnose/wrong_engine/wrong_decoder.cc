@@ -230,7 +230,10 @@ at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
     return linear(*mlp.down_proj, gate * at::sigmoid(gate * alpha) * (up + 1.0));
   }
   const at::Tensor gated = linear(*mlp.gate_proj, x);
-  const at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
+  const at::Tensor active = mlp.activation == Activation::kSilu   ? at::silu(gated)
+                            : mlp.activation == Activation::kRelu ? at::relu(gated)
+                            : mlp.activation == Activation::kGelu ? at::gelu(gated, "none")
+                                                                  : at::gelu(gated, "tanh");
   return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
 }
 

@@ -91,10 +91,10 @@ constexpr const char* kPhi3Tiny = R"({"sliding_window": 9, "partial_rotary_facto
 constexpr const char* kSeedOss = R"({"attention_bias": true, "attention_dropout": 0.0, "residual_dropout": 0.0})";
 constexpr const char* kSeedOssTiny = R"({"attention_bias": true, "attention_out_bias": true, "mlp_bias": true,
   "attention_dropout": 0.0, "residual_dropout": 0.0})";
-constexpr const char* kErnie45Tiny = R"({"use_bias": true})";
+constexpr const char* kErnie45Tiny = R"({"use_bias": true, "hidden_act": "relu"})";
 constexpr const char* kMuseGlimmerTiny = R"({"sliding_window": 5, "post_norm_eps": 1e-3, "final_logit_softcapping": 3.0,
   "output_multiplier": 0.7, "attention_bias": true})";
-constexpr const char* kHeliumTiny = R"({"attention_bias": true, "mlp_bias": true})";
+constexpr const char* kHeliumTiny = R"({"attention_bias": true, "mlp_bias": true, "hidden_act": "gelu"})";
 constexpr const char* kExaone4Small = R"({"sliding_window": null, "rope_scaling": {"rope_type": "llama3",
   "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
 constexpr const char* kExaone4 = R"({"sliding_window": 4096, "sliding_window_pattern": 4, "rope_scaling": {"rope_type": "llama3",
