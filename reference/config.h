@@ -14,13 +14,8 @@
 
 namespace streambp::STREAMBP_REFERENCE {
 
-enum class Activation {
-  kSilu,
-  kGeluTanh,
-  kGelu,
-  kRelu,
-  kRelu2  // max(x, 0)^2, of MLPs without a gate
-};
+/// The last is max(x, 0)^2, of MLPs without a gate.
+enum class Activation { kSilu, kGeluTanh, kGelu, kRelu, kRelu2 };
 
 /// A low-rank adapter of a linear layer (Hu et al. 2021, https://arxiv.org/abs/2106.09685):
 ///     y = W x + b + scale (B (A x) + b'),   A [rank, in], B [out, rank], and b' only where has_bias
