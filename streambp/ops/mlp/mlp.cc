@@ -15,13 +15,13 @@ const char* approximation(Activation activation) {
 }
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {
-  if (activation == Activation::kRelu) return at::relu(x);
+  if (activation == Activation::kRelu) return x.clamp_min(0.0);
   return activation == Activation::kSilu ? at::silu(x) : at::gelu(x, approximation(activation));
 }
 
 void activate_in_place(at::Tensor& x, Activation activation) {
   if (activation == Activation::kRelu) {
-    at::relu_(x);
+    x.clamp_min_(0.0);
   } else if (activation == Activation::kSilu) {
     at::silu_(x);
   } else {
