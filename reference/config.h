@@ -14,12 +14,8 @@
 
 namespace streambp::STREAMBP_REFERENCE {
 
-enum class Activation {
-  kSilu,
-  kGeluTanh,
-  kGelu,
-  kRelu2  // max(x, 0)^2, of MLPs without a gate
-};
+/// The last is max(x, 0)^2, of MLPs without a gate.
+enum class Activation { kSilu, kGeluTanh, kGelu, kRelu, kRelu2 };
 
 /// A low-rank adapter of a linear layer (Hu et al. 2021, https://arxiv.org/abs/2106.09685):
 ///     y = W x + b + scale (B (A x) + b'),   A [rank, in], B [out, rank], and b' only where has_bias
@@ -63,6 +59,7 @@ struct MixtureSettings {
   bool stacked = false;        // Hunyuan 4, Mistral 4: experts in two matrices for all; see parameter_shapes
   bool granite_names = false;  // Granite: experts in two matrices for all; see parameter_shapes
   int moe_hidden_size = 0;     // Muse Spark; see Layers::narrow_experts. 0: experts read hidden_size
+  bool plain_latents = false;  // Nemotron-H: with moe_hidden_size; see Layers::latent_experts
   double router_factor = 1.0;  // Muse Spark: of the router's logits
   bool added_to_mlp = false;   // Gemma 4: the experts add to the MLP; see Layers::mlp_and_experts
 };
@@ -80,8 +77,9 @@ struct DeltaRuleSettings {
   bool rates_in_row = false;       // GLM-5.3: its A_log is [1, H], not [H, 1]
   double decay_bound = 0.0;        // GLM-5.3; see Layers::channel_gated_rule
   bool convolution_alone = false;  // LFM2, of which conv_kernel alone is read; see Layers::short_convolution
-  bool conv_bias = false;          // of its convolution
-  double time_step_low = 0.0;      // what its steps of time are at least
+  bool conv_bias = false;          // of its convolution, or Mamba-2's
+  bool in_bias = false, out_bias = false;                           // of either's in_proj and out_proj
+  double time_step_low = 0.0;                                       // what its steps of time are at least
   double time_step_high = std::numeric_limits<double>::infinity();  // and at most
   bool norms_gated = true;        // of a state space, whether what is gated is normed ...
   bool norm_before_gate = false;  // ... or the same before its gate
@@ -133,6 +131,7 @@ struct ModelConfig {
   bool qk_norm = false;
   bool tie_word_embeddings = false;
   bool qk_norm_full_width = false;   // OLMo 2: qk_norm takes all heads as one group, before they are split
+  bool qk_norm_by_head = false;      // Command R+: it has a weight for each head
   bool norms_rotated_heads = false;  // Hunyuan: qk_norm acts after the rotation, under other names
   bool fused_projections = false;    // one matrix for query, key and value, and one for gate and up
   bool fused_gate_up = false;        // GLM-4: only the second of these

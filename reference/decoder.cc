@@ -140,6 +140,7 @@ class Path {
     const Var& p = router_probabilities_.back();
     if (config_.mixture.balanced_by_softmax && !config_.is_hashed(layer))
       balanced_probabilities_.push_back(layers_.softmax_of_router(mlp, x));
+    if (config_.mixture.plain_latents) return layers_.latent_experts(mlp, x, p, given);
     if (config_.mixture.moe_hidden_size > 0) return layers_.narrow_experts(mlp, x, p, given);
     return is_added ? layers_.mlp_and_experts(prefix, h_, x, p, given) : layers_.experts(mlp, x, p, given);
   }

@@ -66,11 +66,11 @@ Var Layers::add_own_adapter(const std::string& module, const Var& x, const Var& 
 
 /// A linear layer, with its bias and its adapter where the model has them.
 Var Layers::project(const std::string& module, bool has_bias, const Var& x) const {
-  const Var weight = weight_of(owned_name(module));
-  if (owned_name(module) != module || module.find(kShared) != std::string::npos)
-    return add_adapter(module, x, add_own_adapter(module, x, linear(x, weight)));
-  const Var y = has_bias ? linear(x, weight, parameter(module + ".bias")) : linear(x, weight);
-  return add_adapter(module, x, y);
+  const std::string owned = owned_name(module);
+  const Var weight = weight_of(owned);
+  const Var y = has_bias ? linear(x, weight, parameter(owned + ".bias")) : linear(x, weight);
+  const bool is_shared = owned != module || module.find(kShared) != std::string::npos;
+  return add_adapter(module, x, is_shared ? add_own_adapter(module, x, y) : y);
 }
 
 Var Layers::add_adapter(const std::string& module, const Var& x, const Var& y) const {
@@ -118,13 +118,31 @@ Var Layers::plainly_normed(const Var& x, int group, double eps) const {
   return scale(l2_norm(x, group, size * (eps > 0.0 ? eps : config_.rms_norm_eps)), std::sqrt(size));
 }
 
+namespace {
+
+/// x less the mean of each row.
+Var less_mean(const Var& x) {
+  const Var means = scale(row_sum(x), Number{1} / static_cast<Number>(x.cols()));
+  const std::vector<int> of_every_column(static_cast<std::size_t>(x.cols()), 0);
+  return sub(x, gather_columns(means, of_every_column));
+}
+
+}  // namespace
+
+Var Layers::norm_of_heads(const std::string& module, const Var& x) const {
+  if (!config_.qk_norm_by_head) return norm(module, x);
+  const Var& weights = parameter(module + ".weight");
+  std::vector<Var> heads;
+  for (int head = 0; head < weights.rows(); ++head) {
+    const Var own = slice_columns(x, head * weights.cols(), weights.cols());
+    heads.push_back(rms_norm(less_mean(own), gather_rows(weights, {head}), config_.rms_norm_eps));
+  }
+  return join_groups(heads, 1);
+}
+
 Var Layers::norm(const std::string& module, const Var& x) const {
   const Var& weight = parameter(owned_name(module) + ".weight");
-  if (config_.norm_centers) {
-    const Var means = scale(row_sum(x), Number{1} / static_cast<Number>(x.cols()));
-    const std::vector<int> of_every_column(static_cast<std::size_t>(x.cols()), 0);
-    return rms_norm(sub(x, gather_columns(means, of_every_column)), weight, config_.rms_norm_eps);
-  }
+  if (config_.norm_centers) return rms_norm(less_mean(x), weight, config_.rms_norm_eps);
   const bool is_plain = config_.plain_norms && module == "model.norm";
   const bool is_after =
       module.ends_with("post_attention_layernorm") || module.ends_with("post_feedforward_layernorm");
@@ -134,6 +152,7 @@ Var Layers::norm(const std::string& module, const Var& x) const {
 
 Var Layers::activation(const Var& x) const {
   if (config_.hidden_act == Activation::kGelu) return gelu(x);
+  if (config_.hidden_act == Activation::kRelu) return maximum(x, scale(x, 0.0));
   return config_.hidden_act == Activation::kSilu ? silu(x) : gelu_tanh(x);
 }
 

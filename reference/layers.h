@@ -66,6 +66,10 @@ class Layers {
 
   Var norm(const std::string& module, const Var& x) const;
 
+  /// Of queries or keys; with qk_norm_by_head of each head by itself, without its mean, by a weight of its
+  /// own.
+  Var norm_of_heads(const std::string& module, const Var& x) const;
+
   /// Softmax attention of a layer's tokens on themselves, "model.layers.0.self_attn.". Positions and length
   /// as in decoder.h. It adds its keys and values to `seen`, or takes another layer's from there.
   /// In a layer of MiniMax M3 with an indexer, whose heads each stand for as many query heads, token t sees
@@ -163,6 +167,11 @@ class Layers {
 
   /// What the experts make of x with the router's p; `given` as in mixture_of_experts.
   Var experts(const std::string& module, const Var& x, const Var& p, const ExpertsOfTokens& given = {}) const;
+
+  /// Nemotron-H's with moe_hidden_size, of "model.layers.0.mixer.", whose router has read x:
+  ///     shared(x) + W_2 sum over the chosen experts of p_e expert_e(W_1 x)
+  Var latent_experts(const std::string& module, const Var& x, const Var& p,
+                     const ExpertsOfTokens& given) const;
 
   /// Muse Spark's experts of "model.layers.0.mlp.", whose router has read x: with the norms n before them and
   /// n' of what is scaled first (norm_of_scaled) behind each of them

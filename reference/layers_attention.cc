@@ -47,7 +47,7 @@ Layers::Heads Layers::project_heads(const std::string& module, int layer, const 
 KeyValues Layers::normed_keys(const std::string& module, int layer, const Heads& heads) const {
   KeyValues normed = {heads.k, heads.v};
   if (config_.qk_norm && !config_.norms_rotated_heads)
-    normed.k = norm(module + config_.modules.k_norm, heads.k);
+    normed.k = norm_of_heads(module + config_.modules.k_norm, heads.k);
   if (config_.plain_norms) normed.k = plainly_normed(heads.k, config_.head_dim_of(layer));
   if (config_.gemma4.value_norm) normed.v = plainly_normed(heads.v, config_.head_dim_of(layer));
   return normed;
@@ -68,7 +68,7 @@ Var Layers::attention(const std::string& module, int layer, const Var& x,
   }
   const KeyValues& source = seen.at(config_.key_value_layer(layer));
   Var q = rotated(config_.plain_norms            ? plainly_normed(heads.q, config_.head_dim_of(layer))
-                  : config_.qk_norm && !is_after ? norm(module + config_.modules.q_norm, heads.q)
+                  : config_.qk_norm && !is_after ? norm_of_heads(module + config_.modules.q_norm, heads.q)
                                                  : heads.q);
   if (is_after) q = norm(module + "query_layernorm", q);
   if (config_.query_scale_beta != 0.0) q = scale_rows(q, query_factors(positions));
@@ -278,10 +278,12 @@ Var Layers::channel_gated_rule(const std::string& module, const Var& x) const {
 
 Var Layers::short_convolution(const std::string& module, const Var& x) const {
   const Index size = config_.hidden_size;
-  const Var all = project(module + "in_proj", false, x);
+  const DeltaRuleSettings& settings = config_.delta_rule;
+  const Var all = project(module + "in_proj", settings.in_bias, x);
   const auto part = [&](Index i) { return slice_columns(all, i * size, size); };
-  const Var mixed = causal_convolution(mul(part(0), part(2)), parameter(module + "conv.weight"));
-  return project(module + "out_proj", false, mul(part(1), mixed));
+  Var mixed = causal_convolution(mul(part(0), part(2)), parameter(module + "conv.weight"));
+  if (settings.conv_bias) mixed = add(mixed, for_every_token(parameter(module + "conv.bias"), x.rows()));
+  return project(module + "out_proj", settings.out_bias, mul(part(1), mixed));
 }
 
 Var Layers::state_space_layer(const std::string& module, const Var& x) const {
@@ -289,7 +291,7 @@ Var Layers::state_space_layer(const std::string& module, const Var& x) const {
   const Index tokens = x.rows(), heads = settings.value_heads, size = settings.value_head_dim;
   const Index inner = heads * size, states = Index{settings.key_heads} * settings.key_head_dim;
   const auto of_tokens = [&](const Var& row) { return for_every_token(row, tokens); };
-  Var all = project(module + "in_proj", false, x);
+  Var all = project(module + "in_proj", settings.in_bias, x);
   if (!settings.in_multipliers.empty()) {
     const auto& m = settings.in_multipliers;
     const Index ends[] = {0, inner, 2 * inner, 2 * inner + states, 2 * inner + 2 * states, all.cols()};
@@ -318,7 +320,7 @@ Var Layers::state_space_layer(const std::string& module, const Var& x) const {
   const Var gate = silu(slice_columns(all, 0, inner));
   const Var gated = settings.norm_before_gate ? y : mul(y, gate);
   const auto out = [&](const Var& inner_rows) {
-    return scale(project(module + "out_proj", false, inner_rows), settings.out_multiplier);
+    return scale(project(module + "out_proj", settings.out_bias, inner_rows), settings.out_multiplier);
   };
   if (!settings.norms_gated) return out(gated);
   const double eps = settings.norm_eps > 0.0 ? settings.norm_eps : config_.rms_norm_eps;

@@ -40,7 +40,8 @@ Var Layers::experts(const std::string& module, const Var& x, const Var& p,
   const Var y = mixture_of_experts(config_.mixture, x, p, of_rows, correction, given);
   if (config_.mixture.shared_expert_intermediate_size == 0) return y;
   if (config_.clamps_all_mlps) return add(y, clamped_mlp(module + "shared_experts.", x));
-  if (config_.mixture.shared_expert_ungated) return add(y, gated(module + "shared_experts.", false, x));
+  if (config_.mixture.shared_expert_ungated)
+    return add(y, gated(module + "shared_experts.", config_.mlp_bias, x));
   const Var share = sigmoid(project(module + "shared_expert_gate", false, x));
   return add(y, scale_rows(gated(module + "shared_expert.", false, x), share));
 }
@@ -62,6 +63,17 @@ Var Layers::narrow_experts(const std::string& module, const Var& x, const Var& p
   const Var read = norm(module + "pre_expert_norm", project(module + "pre_expert_proj", false, x));
   const Var y = mixture_of_experts(config_.mixture, read, p, of_rows, correction, given);
   return project(module + "post_expert_proj", false, y);
+}
+
+Var Layers::latent_experts(const std::string& module, const Var& x, const Var& p,
+                           const ExpertsOfTokens& given) const {
+  const auto of_rows = [&](int e, const Var& rows) { return expert(module + "experts.", e, rows); };
+  const Matrix correction = held_constant(parameter(module + config_.mixture.correction).value());
+  const bool has_bias = config_.mlp_bias;
+  const Var latent = project(module + "fc1_latent_proj", has_bias, x);
+  const Var y = mixture_of_experts(config_.mixture, latent, p, of_rows, correction, given);
+  return add(gated(module + "shared_experts.", has_bias, x),
+             project(module + "fc2_latent_proj", has_bias, y));
 }
 
 Var Layers::gated_sum(const std::string& name, const Var& h, const Var& y) const {

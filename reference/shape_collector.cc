@@ -11,8 +11,8 @@ void Collector::shared_block(int layer) {
   linear(prefix + "linear", hidden, hidden);
   // Adapters are each layer's own.
   const int owner = config_.block_owner(layer);
-  const auto map = [&](const std::string& module, Index out, Index in) {
-    if (owner == layer) return linear(module, out, in);
+  const auto map = [&](const std::string& module, Index out, Index in, bool has_bias = false) {
+    if (owner == layer) return linear(module, out, in, has_bias);
     adapter(module, out, in);
   };
   const std::string block = prefix + "shared_transformer.", attention = block + "self_attn.",
@@ -36,8 +36,8 @@ void Collector::shared_block(int layer) {
     adapters(attention + "linear_k_adapter_list", keys, 2 * hidden);
     adapters(attention + "linear_v_adapter_list", keys, 2 * hidden);
   }
-  map(mlp + "gate_up_proj", 2 * width, hidden);
-  map(mlp + "down_proj", hidden, width);
+  map(mlp + "gate_up_proj", 2 * width, hidden, config_.mlp_bias);
+  map(mlp + "down_proj", hidden, width, config_.mlp_bias);
   adapters(mlp + "gate_up_proj_adapter_list", 2 * width, hidden);
   if (owner != layer) return;
   row(block + "input_layernorm", 2 * hidden);

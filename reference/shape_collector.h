@@ -81,11 +81,15 @@ class Collector {
     if (!config_.qk_norm) return;
     const bool is_wide = config_.qk_norm_full_width;
     const bool is_after = config_.norms_rotated_heads;
-    row(module + (is_after ? "query_layernorm" : config_.modules.q_norm),
-        is_wide ? queries : config_.head_dim_of(layer));
-    if (!has_keys) return;
-    row(module + (is_after ? "key_layernorm" : config_.modules.k_norm),
-        is_wide ? keys : config_.head_dim_of(layer));
+    const auto norm_of = [&](const std::string& name, Index width) {
+      const Index size = config_.head_dim_of(layer);
+      if (config_.qk_norm_by_head)
+        shapes_[module + name + ".weight"] = {width / size, size};
+      else
+        row(module + name, is_wide ? width : size);
+    };
+    norm_of(is_after ? "query_layernorm" : config_.modules.q_norm, queries);
+    if (has_keys) norm_of(is_after ? "key_layernorm" : config_.modules.k_norm, keys);
   }
 
   void shared_block(int layer);
@@ -112,16 +116,17 @@ class Collector {
   void delta_rule(const std::string& module) {
     const Index hidden = config_.hidden_size;
     if (config_.delta_rule.convolution_alone) {
-      linear(module + "in_proj", 3 * hidden, hidden);
+      linear(module + "in_proj", 3 * hidden, hidden, config_.delta_rule.in_bias);
       shapes_[module + "conv.weight"] = {hidden, config_.delta_rule.conv_kernel};
-      return linear(module + "out_proj", hidden, hidden);
+      if (config_.delta_rule.conv_bias) shapes_[module + "conv.bias"] = {1, hidden};
+      return linear(module + "out_proj", hidden, hidden, config_.delta_rule.out_bias);
     }
     if (config_.delta_rule.channel_gates) return channel_gated_rule(module);
     const DeltaRuleSettings& rule = config_.delta_rule;
     const Index heads = rule.value_heads, values = heads * rule.value_head_dim;
     const Index mixed = Index{2} * rule.key_heads * rule.key_head_dim + values;
     if (rule.state_space) {
-      linear(module + "in_proj", values + mixed + heads, hidden);
+      linear(module + "in_proj", values + mixed + heads, hidden, rule.in_bias);
       shapes_[module + "D"] = {1, heads};
     } else if (rule.fused_projections) {
       linear(module + "in_proj_qkvz", mixed + values, hidden);
@@ -138,7 +143,7 @@ class Collector {
     shapes_[module + "dt_bias"] = {1, heads};
     if (rule.norms_gated)
       row(module + "norm", rule.state_space ? static_cast<int>(values) : rule.value_head_dim);
-    linear(module + "out_proj", hidden, values);
+    linear(module + "out_proj", hidden, values, rule.out_bias);
   }
 
   void channel_gated_rule(const std::string& module) {
@@ -183,7 +188,10 @@ class Collector {
     const int count = config_.mixture.num_experts;
     adapter(module + "experts.gate_up_proj", 2 * width, read, count);
     adapter(module + "experts.down_proj", read, width, count);
-    if (narrow > 0) {
+    if (config_.mixture.plain_latents) {
+      linear(module + "fc1_latent_proj", narrow, hidden, config_.mlp_bias);
+      linear(module + "fc2_latent_proj", hidden, narrow, config_.mlp_bias);
+    } else if (narrow > 0) {
       linear(module + "pre_expert_proj", narrow, hidden);
       row(module + "pre_expert_norm", narrow);
       row(module + "experts.post_expert_norm", narrow);
@@ -201,7 +209,7 @@ class Collector {
       shapes_[module + "experts.down_proj"] = {count * read, width};
     } else {
       linear(module + "gate", count, hidden);
-      for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width);
+      for (int j = 0; j < count; ++j) expert(module + "experts." + std::to_string(j) + ".", width, read);
     }
     if (config_.is_hashed(layer)) {
       shapes_[module + "gate.tid2eid"] = {config_.vocab_size, config_.mixture.num_experts_per_tok};
@@ -210,13 +218,13 @@ class Collector {
     }
     const int shared = config_.mixture.shared_expert_intermediate_size;
     if (shared > 0 && !config_.mixture.shared_expert_ungated) {
-      expert(module + "shared_expert.", shared);
+      expert(module + "shared_expert.", shared, hidden);
       linear(module + "shared_expert_gate", 1, hidden);
     } else if (shared > 0 && config_.clamps_all_mlps) {
       linear(module + "shared_experts.gate_up_proj", 2 * Index{shared}, hidden);
       linear(module + "shared_experts.down_proj", hidden, shared);
     } else if (shared > 0) {
-      expert(module + "shared_experts.", shared);
+      expert(module + "shared_experts.", shared, hidden, config_.mlp_bias);
     }
   }
 
@@ -281,11 +289,11 @@ class Collector {
 
   void scalar(const std::string& name) { shapes_[name] = {1, 1}; }
 
-  void expert(const std::string& module, Index width) {
+  void expert(const std::string& module, Index width, Index read, bool has_bias = false) {
     const ModuleNames& modules = config_.modules;
-    if (config_.hidden_act != Activation::kRelu2) linear(module + modules.gate, width, config_.hidden_size);
-    linear(module + modules.up, width, config_.hidden_size);
-    linear(module + modules.down, config_.hidden_size, width);
+    if (config_.hidden_act != Activation::kRelu2) linear(module + modules.gate, width, read, has_bias);
+    linear(module + modules.up, width, read, has_bias);
+    linear(module + modules.down, read, width, has_bias);
   }
 
   std::size_t adapters() const { return adapters_; }

@@ -67,6 +67,7 @@ reference::MixtureSettings reference_mixture(const MixtureSettings& mixture) {
   same.routed_scaling_factor = mixture.routed_scaling_factor;
   same.added_to_mlp = mixture.next_to_mlp;
   same.moe_hidden_size = static_cast<int>(mixture.moe_hidden_size);
+  same.plain_latents = mixture.plain_latents;
   same.router_factor = mixture.router_factor;
   return same;
 }
@@ -85,6 +86,8 @@ reference::DeltaRuleSettings reference_delta_rule(const DeltaRuleSettings& rule)
   same.decay_bound = rule.decay_bound;
   same.convolution_alone = rule.convolution_alone;
   same.conv_bias = rule.conv_bias;
+  same.in_bias = rule.in_bias;
+  same.out_bias = rule.out_bias;
   same.time_step_low = rule.time_step_low;
   same.time_step_high = rule.time_step_high;
   same.norms_gated = rule.norms_gated;
@@ -175,6 +178,7 @@ reference::Activation reference_activation(Activation activation) {
   for (const auto& [ours, same] : {std::pair(Activation::kSilu, reference::Activation::kSilu),
                                    std::pair(Activation::kGeluTanh, reference::Activation::kGeluTanh),
                                    std::pair(Activation::kGelu, reference::Activation::kGelu),
+                                   std::pair(Activation::kRelu, reference::Activation::kRelu),
                                    std::pair(Activation::kRelu2, reference::Activation::kRelu2)}) {
     if (ours == activation) return same;
   }
@@ -248,6 +252,7 @@ reference::ModelConfig reference_config(const Config& config) {
   same.tie_word_embeddings = config.tie_word_embeddings;
   same.has_lm_head = !config.value_model;
   same.qk_norm_full_width = config.qk_norm_full_width;
+  same.qk_norm_by_head = config.qk_norm_by_head;
   same.norms_rotated_heads = norms_rotated_heads(config);
   same.fused_projections = config.fused_projections;
   same.fused_gate_up = config.fused_gate_up;

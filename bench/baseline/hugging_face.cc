@@ -54,9 +54,10 @@ class HuggingFaceOps : public ModelOps {
       {
         const MemoryScope scope("MLP");
         product = gated_product(mlp, x, saved);
-        kept = {mlp.activation == Activation::kSilu    ? at::silu(saved.gate_proj)
-                : mlp.activation == Activation::kRelu2 ? at::relu(saved.gate_proj)
-                                                       : at::gelu(saved.gate_proj, "tanh"),
+        const bool cuts = mlp.activation == Activation::kRelu || mlp.activation == Activation::kRelu2;
+        kept = {mlp.activation == Activation::kSilu ? at::silu(saved.gate_proj)
+                : cuts                              ? saved.gate_proj.clamp_min(0.0)
+                                                    : at::gelu(saved.gate_proj, "tanh"),
                 product};
       }
       output = residual.defined() ? linear_add_forward(residual, product, *mlp.down_proj)

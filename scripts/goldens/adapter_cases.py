@@ -230,6 +230,10 @@ ADAPTERS = {
         "nemotron-h", "b2_left", {"target_modules": [*ATTENTION, "in_proj", "up_proj", "down_proj"]}, seed=254
     ),
     "cohere-lora-all_linear": Adapter("cohere", "b2_right", {"target_modules": "all-linear", "bias": "lora_only"}, seed=255),
+    "cohere-norms-lora-saved": Adapter("cohere-norms", "b2_left", {"target_modules": ["q_proj"], "modules_to_save": ["q_norm", "k_norm"]}, seed=290),
+    "nemotron-h-latent-lora-linear": Adapter(
+        "nemotron-h-latent", "b2_right", {"target_modules": ["in_proj", "up_proj", "fc1_latent_proj", "fc2_latent_proj"], "bias": "all"}, seed=291
+    ),
     "cohere2-lora-saved": Adapter(
         "cohere2", "b2_left", {"target_modules": [*ATTENTION, "up_proj"], "modules_to_save": ["input_layernorm"]}, seed=256
     ),

@@ -325,6 +325,7 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& middle, const at::Tensor
   const auto through = [&](const at::Tensor& residual, const at::Tensor& normed) {
     // What reads the output reads it again in the backward pass.
     const bool graph_only = run.graph_only && run.ops.skips_unread() && !config_.reads_outputs();
+    if (config_.mixture.plain_latents && sparse_) return latent_experts(residual, normed, rows, run);
     if (weights_.into_experts != nullptr) return narrow_experts(normed, rows, run);
     if (weights_.mlp.down_proj == nullptr)
       return mixture(residual, normed, weights_.mixture, mixture_run(rows, run, graph_only));

@@ -150,7 +150,8 @@ class DecoderLayer {
     GatedMlp mlp;                           // of a dense layer, or one with both
     Mixture mixture;                        // of a sparse one
     RmsNorm router_norm, after_mlp_alone, before_experts, after_experts;  // of one with both
-    /// Only with MixtureSettings::moe_hidden_size, before_experts between the first of them and the experts.
+    /// Only with MixtureSettings::moe_hidden_size, before_experts between the first of them and the experts
+    /// but with plain_latents.
     const Linear *into_experts = nullptr, *out_of_experts = nullptr;
     // Only with Config::has_residual_gates(): of each head that attention gives, and how halves are added.
     RmsNorm attended_norm;
@@ -283,6 +284,9 @@ class DecoderLayer {
   at::Tensor gated(const at::Tensor& attended, const at::Tensor& gates) const;
   /// What experts between two maps make of x [n, D].
   at::Tensor narrow_experts(const at::Tensor& x, const Rows& rows, const LayerRun& run) const;
+  /// residual + what such experts, which norm nothing, and the shared one beside them make of x.
+  at::Tensor latent_experts(const at::Tensor& residual, const at::Tensor& x, const Rows& rows,
+                            const LayerRun& run) const;
   MixtureRun mixture_run(const Rows& rows, const LayerRun& run, bool graph_only) const;
 
   Config config_;

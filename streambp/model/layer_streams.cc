@@ -42,6 +42,16 @@ at::Tensor DecoderLayer::gated(const at::Tensor& attended, const at::Tensor& gat
   return gates.defined() ? gated_output(heads, gates) : heads;
 }
 
+at::Tensor DecoderLayer::latent_experts(const at::Tensor& residual, const at::Tensor& x, const Rows& rows,
+                                        const LayerRun& run) const {
+  MixtureRun of_routed = mixture_run(rows, run, /*graph_only=*/false);
+  of_routed.routed_alone = true;
+  const at::Tensor read = linear(x, {weights_.into_experts}).front();
+  const at::Tensor given = mixture({}, read, weights_.mixture, of_routed, /*of_router=*/x);
+  const at::Tensor shared = gated_mlp(residual, x, weights_.mixture.shared_expert);
+  return linear_add(shared, given, *weights_.out_of_experts);
+}
+
 at::Tensor DecoderLayer::narrow_experts(const at::Tensor& x, const Rows& rows, const LayerRun& run) const {
   const at::Tensor read =
       run.ops.rms_norm(linear(x, {weights_.into_experts}).front(), weights_.before_experts);

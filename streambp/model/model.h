@@ -230,7 +230,7 @@ class Model {
   /// The maps of `sizes` rows that stand one after another in one; what each gives is multiplied by its
   /// entry of `scales`, where there are.
   std::vector<const Linear*> add_fused_maps(const std::string& name, const std::vector<int64_t>& sizes,
-                                            const std::vector<double>& scales = {});
+                                            const std::vector<double>& scales = {}, bool bias = false);
   /// One expert's map in the two tensors of all: [in, out] of [experts, in, out], [out] of [experts, out].
   Linear* add_expert_map(const std::string& experts, int64_t expert, const std::string& part);
   RmsNorm norm_of(const std::string& name) const;
@@ -240,7 +240,7 @@ class Model {
   StreamGates stream_gates(const std::string& names, int64_t which, double magnitude, double eps);
   /// Those of what a half of a layer gives, and how the streams are mixed first.
   StreamGates gates_of_given(const std::string& names);
-  GatedMlp make_mlp(const std::string& name);
+  GatedMlp make_mlp(const std::string& name, bool of_expert = false);
   GatedMlp make_fused_mlp(const std::string& name, int64_t width);
   NgramInput make_ngrams(const std::string& name, int64_t index);
   StreamMixer stream_mixer(const std::string& names, bool gives);

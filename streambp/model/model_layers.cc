@@ -29,13 +29,14 @@ Linear* Model::add_residual_map(const std::string& name, bool bias) {
 }
 
 std::vector<const Linear*> Model::add_fused_maps(const std::string& name, const std::vector<int64_t>& sizes,
-                                                 const std::vector<double>& scales) {
+                                                 const std::vector<double>& scales, bool bias) {
   const Parameter& whole = parameter(name + ".weight");
   std::vector<const Linear*> maps;
   int64_t first_row = 0;
   for (const int64_t rows : sizes) {
-    Linear* const map = add_map(name, /*bias=*/false);
+    Linear* const map = add_map(name, bias);
     map->weight = add_rows(whole, first_row, rows);
+    if (bias) map->bias = add_rows(*map->bias, first_row, rows);
     map->first_row = std::exchange(first_row, first_row + rows);
     if (!scales.empty()) map->output_scale = scales[maps.size()];
     maps.push_back(map);
@@ -51,8 +52,8 @@ Linear* Model::add_expert_map(const std::string& experts, int64_t expert, const 
   return map;
 }
 
-GatedMlp Model::make_mlp(const std::string& name) {
-  const bool bias = config_.mlp_bias;
+GatedMlp Model::make_mlp(const std::string& name, bool of_expert) {
+  const bool bias = config_.mlp_bias && !of_expert;
   if (!config_.has_gate()) {
     return {.down_proj = add_residual_map(name + ".down_proj", bias),
             .activation = config_.hidden_act,
@@ -115,7 +116,7 @@ Mixture Model::make_mixture(const std::string& name, int64_t index) {
   }
   for (int64_t expert = 0; !settings.stacked && expert < settings.num_experts; ++expert) {
     if (!settings.biased_interleaved) {
-      mixture.experts.push_back(make_mlp(fmt::format("{}.{}", experts, expert)));
+      mixture.experts.push_back(make_mlp(fmt::format("{}.{}", experts, expert), /*of_expert=*/true));
       continue;
     }
     GatedMlp mlp;
@@ -137,7 +138,7 @@ Mixture Model::make_mixture(const std::string& name, int64_t index) {
   mixture.scale = settings.routed_scaling_factor;
   mixture.added_to_sum = settings.added_to_sum;
   mixture.least_sum = settings.least_sum;
-  if (settings.moe_hidden_size > 0) {
+  if (settings.moe_hidden_size > 0 && !settings.plain_latents) {
     mixture.output_norm = norm_of(experts + ".post_expert_norm");
     mixture.output_norm.eps = config_.post_norm_eps;
   }
@@ -216,10 +217,11 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
   if (rule.settings.channel_gates) return make_channel_rule(name, weights);
   if (rule.settings.convolution_alone) {
     const int64_t size = config_.hidden_size;
-    const auto maps = add_fused_maps(name + ".in_proj", {size, size, size});
+    const auto maps = add_fused_maps(name + ".in_proj", {size, size, size}, {}, rule.settings.in_bias);
     std::tie(rule.in_proj_b, rule.in_proj_z, rule.in_proj_qkv) = std::tie(maps[0], maps[1], maps[2]);
     rule.conv1d = &parameter(name + ".conv.weight");
-    weights.o_proj = add_residual_map(name + ".out_proj", /*bias=*/false);
+    if (rule.settings.conv_bias) rule.conv_bias = &parameter(name + ".conv.bias");
+    weights.o_proj = add_residual_map(name + ".out_proj", rule.settings.out_bias);
     return;
   }
   if (rule.settings.state_space) {
@@ -227,7 +229,7 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
     const bool alike = of_x == of_b && of_x == of_c;
     const auto maps = add_fused_maps(
         name + ".in_proj", {rule.settings.values(), rule.settings.channels(), rule.settings.value_heads},
-        {of_z, alike ? of_x : 1.0, of_steps});
+        {of_z, alike ? of_x : 1.0, of_steps}, rule.settings.in_bias);
     rule.scales_channels = !alike;
     std::tie(rule.in_proj_z, rule.in_proj_qkv, rule.in_proj_a) = std::tie(maps[0], maps[1], maps[2]);
     rule.skip = &parameter(name + ".D");
@@ -255,7 +257,7 @@ void Model::make_delta_rule(const std::string& name, DecoderLayer::Weights& weig
     rule.norm = &parameter(name + ".norm.weight");
   }
   rule.norm_eps = rule.settings.norm_eps > 0.0 ? rule.settings.norm_eps : config_.rms_norm_eps;
-  Linear* const out = add_residual_map(name + ".out_proj", /*bias=*/false);
+  Linear* const out = add_residual_map(name + ".out_proj", rule.settings.out_bias);
   out->output_scale *= rule.settings.out_multiplier;
   (rule.settings.beside_attention ? weights.recurrent_out : weights.o_proj) = out;
 }
@@ -343,6 +345,9 @@ DecoderLayer Model::make_layer(int64_t index) {
     weights.into_experts = add_map(mlp + ".pre_expert_proj", /*bias=*/false);
     weights.before_experts = norm_of(mlp + ".pre_expert_norm");
     weights.out_of_experts = add_map(mlp + ".post_expert_proj", /*bias=*/false);
+  } else if (config_.mixture.plain_latents && config_.is_sparse(index)) {
+    weights.into_experts = add_map(mlp + ".fc1_latent_proj", config_.mlp_bias);
+    weights.out_of_experts = add_map(mlp + ".fc2_latent_proj", config_.mlp_bias);
   }
   if (config_.has_low_rank_streams()) {
     weights.attention_streams = stream_mixer(prefix + "attn_hyper_connection", /*gives=*/true);

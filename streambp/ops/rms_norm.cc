@@ -62,7 +62,7 @@ at::Tensor rms_norm_backward_plain(const at::Tensor& dy, const RmsNormSaved& sav
   const at::Tensor normalised = input_of(saved.x, norm, saved.rstd.scalar_type()) * saved.rstd;
   const at::Tensor wide_dy = dy.to(saved.rstd.scalar_type());
   if (norm.weight->trainable())
-    accumulate_sum(*norm.weight, (wide_dy * normalised).reshape({-1, dy.size(-1)}));
+    accumulate_sum(*norm.weight, (wide_dy * normalised).flatten(0, -1 - norm.weight->value.dim()));
   at::Tensor dx = wide_dy * norm.weight->value;
   if (norm.adds_one) dx.add_(wide_dy);
   const at::Tensor along = (dx * normalised).mean(-1, /*keepdim=*/true);

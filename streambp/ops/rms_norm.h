@@ -9,7 +9,7 @@
 namespace streambp {
 
 struct RmsNorm {
-  Parameter* weight = nullptr;  // [size]
+  Parameter* weight = nullptr;  // [size]; of one that centers also [heads, size], for x [n, heads, size]
   double eps = 1e-6;
   bool adds_one = false;  // Gemma's: multiplies by 1 + weight
   bool centers = false;   // Cohere's: of x less its mean

@@ -16,6 +16,7 @@ from goldens.models.key_block_models import KEY_BLOCK_MODELS
 from goldens.models.kimi_models import KIMI_MODELS
 from goldens.models.mixture_models import MIXTURE_MODELS
 from goldens.models.muse_models import MUSE_MODELS
+from goldens.models.one_part_models import ONE_PART_MODELS
 from goldens.models.qwen4_models import QWEN4_MODELS
 from goldens.models.recurrent_models import RECURRENT_MODELS
 from goldens.specs import BATCHES, COMMON, FEW, SHORT, Model, rope
@@ -34,6 +35,13 @@ EXPERTS = {
 }
 
 MODELS = {
+    # As of models whose MLPs are mostly zeros.
+    "llama-relu": Model(
+        "llama",
+        seed=115,
+        settings={**COMMON, "num_hidden_layers": 2, "hidden_act": "relu", "rope_parameters": rope(1000.0)},
+        batches={"b3_left": BATCHES["b3_left"]},
+    ),
     "mistral": Model(
         "mistral",
         seed=101,
@@ -204,6 +212,7 @@ MODELS = {
     **FAMILY_MODELS,
     **MIXTURE_MODELS,
     **RECURRENT_MODELS,
+    **ONE_PART_MODELS,
     **CONVOLUTION_MODELS,
     **GROUPED_MODELS,
     **INDEXED_MODELS,

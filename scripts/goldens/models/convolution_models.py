@@ -2,7 +2,7 @@
 
 from goldens.models.family_models import ALL, ONE, OTHER_EPS, short_yarn
 from goldens.models.recurrent_models import SHORT
-from goldens.specs import Model, rope
+from goldens.specs import PROMPTS, Model, rope
 
 CONVOLUTION_MODELS = {
     # Layer 1 attends; the width of MLPs is worked out: 14 of 13.
@@ -20,6 +20,22 @@ CONVOLUTION_MODELS = {
         },
         legacy={"full_attn_idxs": [1]},
         batches={**ALL, **SHORT},
+    ),
+    # Biases of the convolution and of both maps around it, which padding on the left would show.
+    "lfm2-bias": Model(
+        "lfm2",
+        seed=518,
+        settings={
+            **OTHER_EPS,
+            "norm_eps": 1e-3,
+            "intermediate_size": 15,
+            "block_auto_adjust_ff_dim": False,
+            "conv_bias": True,
+            "layer_types": ["conv", "full_attention"],
+            "tie_word_embeddings": True,
+        },
+        legacy=None,
+        batches={**PROMPTS, **SHORT},
     ),
     # Layer 0 is a dense convolution; layer 2 attends, and both of its kind have experts.
     "lfm2-moe": Model(

@@ -250,6 +250,13 @@ FAMILY_MODELS = {
         },
         batches=ALL,
     ),
+    # Each head of queries and keys is normed by a weight of its own.
+    "cohere-norms": Model(
+        "cohere",
+        seed=435,
+        settings={**CENTERED, "use_qk_norm": True, "logit_scale": 0.7, "tie_word_embeddings": True},
+        batches=ONE,
+    ),
     # The same. Layer 1 sees all tokens and doesn't turn.
     "cohere2": Model(
         "cohere2",

@@ -1,12 +1,12 @@
 """The tiny models whose layers are mostly recurrent over tokens: gated delta rules (Qwen3.5, Qwen3-Next and their mixtures),
-and Mamba-2's state spaces (Granite 4, Nemotron-H, Bamba, Falcon-H1).
+and Mamba-2's state spaces (Granite 4, Bamba, Falcon-H1).
 
 Numbers of key and value heads and their sizes differ. transformers' code computes the recurrence in blocks of 64 tokens, so
 some rows are longer, and some shorter than the convolution's kernel.
 """
 
 from goldens.models.family_models import ALL, ONE, SMALL
-from goldens.specs import Batch, Model, rope
+from goldens.specs import PROMPTS, Batch, Model, rope
 
 # Two blocks of 64 and a little more; a block and one token, which the padding before them puts across a block's end.
 LONG = {"b2_left_long": Batch((131, 65), "left")}
@@ -84,28 +84,6 @@ FALCON = {
     "mlp_multipliers": [1.5, 0.7],
 }
 
-ONE_PART = {
-    "vocab_size": 41,
-    "hidden_size": 20,
-    "intermediate_size": 13,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 6,
-    "mamba_num_heads": 6,
-    "mamba_head_dim": 5,
-    "ssm_state_size": 7,
-    "n_groups": 2,
-    "chunk_size": 16,
-    "num_experts_per_tok": 2,
-    "n_routed_experts": 6,
-    "moe_intermediate_size": 5,
-    "moe_shared_expert_intermediate_size": 7,
-    "routed_scaling_factor": 1.7,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": None,
-}
-
 RECURRENT_MODELS = {
     # Layer 1 attends, without rotation; steps of time are cut off at both ends.
     "granite-hybrid": Model(
@@ -121,6 +99,19 @@ RECURRENT_MODELS = {
         },
         legacy={"layer_types": ["mamba", "attention", "mamba"]},
         batches={**ALL, **LONG},
+    ),
+    # Biases of in_proj and out_proj, which padding on the left would show.
+    "granite-hybrid-bias": Model(
+        "granitemoehybrid",
+        seed=519,
+        settings={
+            **STATE_SPACE,
+            "mamba_proj_bias": True,
+            "layer_types": ["linear_attention", "full_attention"],
+            "tie_word_embeddings": True,
+        },
+        legacy=None,
+        batches=PROMPTS,
     ),
     # Experts next to the shared MLP in both layers, of which the second attends.
     "granite-hybrid-moe": Model(
@@ -192,6 +183,22 @@ RECURRENT_MODELS = {
         legacy={},
         batches=ONE,
     ),
+    # Every bias there is.
+    "falcon-h1-bias": Model(
+        "falcon_h1",
+        seed=521,
+        settings={
+            **FALCON,
+            "attention_in_multiplier": 1.0,
+            "ssm_in_multiplier": 1.0,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+        },
+        legacy={},
+        batches=PROMPTS,
+    ),
     # Biases of attention and MLP, and a norm of what is gated.
     "falcon-h1-norm": Model(
         "falcon_h1",
@@ -209,36 +216,6 @@ RECURRENT_MODELS = {
             "ssm_multipliers": [1.0, 0.7, 0.7, 0.7, 1.0],
         },
         legacy={},
-        batches={**ONE, **SHORT},
-    ),
-    # Layers of every kind, experts in two groups; steps of time have a lower end.
-    "nemotron-h": Model(
-        "nemotron_h",
-        seed=508,
-        settings={
-            **ONE_PART,
-            "layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "mlp"],
-            "n_group": 2,
-            "topk_group": 1,
-            "time_step_min": 0.4,
-        },
-        legacy=None,
-        batches={**ALL, **LONG},
-    ),
-    # An MLP first, biases of MLPs, and a convolution without one.
-    "nemotron-h-bias": Model(
-        "nemotron_h",
-        seed=509,
-        settings={
-            **ONE_PART,
-            "n_groups": 3,
-            "conv_kernel": 2,
-            "use_conv_bias": False,
-            "mlp_bias": True,
-            "num_experts_per_tok": 0,
-            "layers_block_type": ["mlp", "linear_attention", "full_attention", "mlp"],
-        },
-        legacy=None,
         batches={**ONE, **SHORT},
     ),
     # Three groups of two heads, a short convolution without a bias, and rotation.

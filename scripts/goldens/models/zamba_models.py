@@ -6,7 +6,7 @@ than its convolution's kernel, as in the other families with a state space.
 
 from goldens.models.family_models import ALL, ONE, SMALL
 from goldens.models.recurrent_models import LONG, SHORT
-from goldens.specs import Model, rope
+from goldens.specs import PROMPTS, Model, rope
 
 SHARED = {
     **{key: value for key, value in SMALL.items() if key != "rope_parameters"},
@@ -66,5 +66,20 @@ ZAMBA_MODELS = {
         },
         legacy=in_transformers_4(FIRST),
         batches={**ONE, **SHORT},
+    ),
+    # Biases of MLPs and of the state spaces' maps, which padding on the left would show.
+    "zamba2-bias": Model(
+        "zamba2",
+        seed=706,
+        settings={
+            **SHARED,
+            "num_hidden_layers": 2,
+            "layers_block_type": ["hybrid", "hybrid"],
+            "add_bias_linear": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1000.0),
+        },
+        legacy=None,
+        batches=PROMPTS,
     ),
 }

@@ -60,8 +60,9 @@ struct DeltaRuleSettings {
   double decay_bound = 0.0;    // glm5_next_text (linear_lower_bound): of logarithms of decays; 0: none
   /// falcon_h1: the layers attend as well, to the same norm of their input, and what both give is added.
   bool beside_attention = false;
-  // Of the state space: whether the convolution has a bias, and what steps of time are cut off at.
-  bool conv_bias = false;
+  // Of the state space and of lfm2: whether the convolution has a bias, and in_proj and out_proj.
+  bool conv_bias = false, in_bias = false, out_bias = false;
+  // Of the state space: what steps of time are cut off at.
   double time_step_low = 0.0;
   double time_step_high = std::numeric_limits<double>::infinity();
   bool norms_gated = true;        // falcon_h1 (mamba_rms_norm): whether there is a norm of what is gated ...
@@ -127,6 +128,7 @@ struct Config {
   bool mlp_bias = false;  // llama, granite, smollm3
   bool qk_norm = false;   // qwen3, gemma3, olmo: RMS norm of queries and keys before they are rotated
   bool qk_norm_full_width = false;  // olmo: of all heads as one group, else of every head
+  bool qk_norm_by_head = false;     // cohere: of every head, with a weight of its own for each
   bool tie_word_embeddings = false;
   bool value_model = false;        // a critic or reward model: score.weight [1, D] instead of an LM head
   bool fused_projections = false;  // phi3: one qkv_proj, one gate_up_proj

@@ -2,6 +2,8 @@
 // configuration_*.py).
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
@@ -35,7 +37,9 @@ void refuse_unsupported(const ConfigReader& settings, const Family& family) {
   if (!family.pretraining_tp_unread) settings.only("pretraining_tp", 1);
 }
 
-void parse_biases(const ConfigReader& settings, const FamilyBiases& bias, Config& config) {
+void parse_biases(const ConfigReader& settings, const Family& family, Config& config) {
+  const FamilyBiases& bias = family.bias;
+  const char* const of_state_space = family.state_space ? family.state_space->in_bias : nullptr;
   const auto read = [&](const char* key, bool fallback) {
     return key == nullptr ? fallback : settings.flag(key, fallback);
   };
@@ -44,7 +48,7 @@ void parse_biases(const ConfigReader& settings, const FamilyBiases& bias, Config
   config.mlp_bias = read(bias.mlp_key, false);
   // What the keys say that other families' classes read.
   const auto only = [&](const char* key, bool value) {
-    for (const char* const own : {bias.qkv_key, bias.output_key, bias.mlp_key}) {
+    for (const char* const own : {bias.qkv_key, bias.output_key, bias.mlp_key, of_state_space}) {
       if (own != nullptr && std::string_view(own) == key) return;
     }
     settings.only(key, value);
@@ -61,7 +65,28 @@ double softcap(const ConfigReader& settings, const char* key, const std::optiona
   return settings.find(key) == nullptr ? *absent : settings.positive(key, *absent);
 }
 
+// Whether MLPs have a gate and the activation that hidden_act names, which nothing else reads.
+bool chooses_activation(const Family& family) {
+  return family.activation == Activation::kSilu && !family.recurrent && !family.clamped_gate &&
+         !family.muse && !family.step && !family.compressed && !family.hyper && !family.trained_positions;
+}
+
+// By transformers' names. Its gelu_new is the tanh's too.
+void parse_chosen_activation(const ConfigReader& settings, Config& config) {
+  static const std::map<std::string, Activation> kKnown = {
+      {"silu", Activation::kSilu},         {"swish", Activation::kSilu},
+      {"gelu", Activation::kGelu},         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu_new", Activation::kGeluTanh}, {"relu", Activation::kRelu}};
+  constexpr const char* kKey = "hidden_act";
+  const std::string name = settings.text(kKey).value_or("silu");
+  const auto known = kKnown.find(name);
+  if (known == kKnown.end()) settings.refuse(kKey, "silu, gelu, gelu_pytorch_tanh, gelu_new or relu");
+  config.hidden_act = known->second;
+  for (const char* key : {"mlp_hidden_act", "hidden_activation"}) settings.only(key, name);
+}
+
 void parse_activation(const ConfigReader& settings, const Family& family, Config& config) {
+  if (chooses_activation(family)) return parse_chosen_activation(settings, config);
   const json activation = family.activation == Activation::kGeluTanh ? "gelu_pytorch_tanh"
                           : family.activation == Activation::kGelu   ? "gelu"
                           : family.activation == Activation::kRelu2  ? "relu2"
@@ -75,8 +100,9 @@ void parse_activation(const ConfigReader& settings, const Family& family, Config
 
 void parse_attention(const ConfigReader& settings, const Family& family, Config& config) {
   config.qk_norm_full_width = family.qk_norm == QkNorm::kOfWholeProjections;
-  config.qk_norm = family.qk_norm == QkNorm::kByKey ? settings.flag("use_qk_norm", false)
-                                                    : family.qk_norm != QkNorm::kNone;
+  const bool by_key = family.qk_norm == QkNorm::kByKey || family.qk_norm == QkNorm::kByKeyOfEach;
+  config.qk_norm = by_key ? settings.flag("use_qk_norm", false) : family.qk_norm != QkNorm::kNone;
+  config.qk_norm_by_head = config.qk_norm && family.qk_norm == QkNorm::kByKeyOfEach;
   if (family.qk_norm == QkNorm::kOfRotatedHeads) settings.only("use_qk_norm", true);
   if (family.qk_norm == QkNorm::kNone) settings.only("use_qk_norm", false);
   config.fused_projections = family.fused_projections;
@@ -262,7 +288,7 @@ void parse_no_rope(const ConfigReader& settings, const Family& family, Config& c
 
 void parse_family(const ConfigReader& settings, const Family& family, Config& config) {
   refuse_unsupported(settings, family);
-  parse_biases(settings, family.bias, config);
+  parse_biases(settings, family, config);
   parse_activation(settings, family, config);
   parse_attention(settings, family, config);
   parse_norms(settings, family, config);

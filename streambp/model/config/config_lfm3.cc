@@ -55,7 +55,7 @@ void parse_lfm3(const ConfigReader& settings, const Family& family, Config& conf
   rule.value_heads = 1;
   rule.value_head_dim = config.hidden_size;
   rule.conv_kernel = settings.size("conv_L_cache", kMaxKernel, 7);
-  settings.only("conv_bias", false);  // with which padding on the left would leave something
+  rule.conv_bias = rule.in_bias = rule.out_bias = settings.flag("conv_bias", false);
   config.sandwich_norms = settings.flag("use_sandwich_norm", true);
   config.gates_heads = settings.flag("use_attention_gate", true);
 }

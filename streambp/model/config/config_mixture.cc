@@ -184,8 +184,8 @@ void parse_by_layers(const ConfigReader& settings, Config& config) {
   mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
   parse_groups(settings, {}, mixture);
   settings.only("num_local_experts", mixture.num_experts);
-  settings.only("moe_latent_size", nullptr);
-  settings.only("mlp_bias", false);  // which the experts have not
+  mixture.moe_hidden_size = settings.optional_size("moe_latent_size", kMaxHidden).value_or(0);
+  mixture.plain_latents = mixture.moe_hidden_size > 0;
 }
 
 // Granite's, of all layers or, in hybrids, none.
@@ -233,7 +233,7 @@ void parse_ernie(const ConfigReader& settings, Config& config) {
   mixture.shared_expert_ungated = mixture.corrected = mixture.norm_topk_prob = true;
   mixture.least_sum = settings.positive("moe_norm_min", 1e-12);
   parse_router_loss(settings, mixture);
-  settings.only("use_bias", false);  // which experts don't have
+  settings.only("use_bias", false);  // with which the head has one too
   const int64_t first = settings.size_from_zero("moe_layer_start_index", kMaxLayers, 1);
   constexpr const char* kLast = "moe_layer_end_index";
   const json* const end = settings.find(kLast);

@@ -182,7 +182,7 @@ void parse_convolutions(const ConfigReader& settings, Config& config) {
   rule.value_head_dim = config.hidden_size;
   rule.conv_kernel = settings.size("conv_L_cache", kMaxKernel, 3);
   settings.only("conv_dim", config.hidden_size);
-  settings.only("conv_bias", false);  // with which padding on the left would leave something
+  rule.conv_bias = rule.in_bias = rule.out_bias = settings.flag("conv_bias", false);
   if (family_of(config).experts.router != Router::kNone) return;  // whose MLPs are as wide as they say
   settings.only("block_use_swiglu", true);
   if (!settings.flag("block_auto_adjust_ff_dim", true)) return;
@@ -247,7 +247,9 @@ void parse_state_space(const ConfigReader& settings, const FamilyStateSpace& key
   rule.key_head_dim = settings.size(keys.state, kMaxHeadDim, keys.state_absent);
   rule.conv_kernel = settings.size(keys.kernel, kMaxKernel, 4);
   rule.conv_bias = settings.flag(keys.conv_bias, true);
-  settings.only("mamba_proj_bias", false);
+  rule.in_bias = settings.flag(keys.in_bias, false);
+  rule.out_bias = settings.flag(keys.out_bias, false);
+  if (keys.in_bias != std::string_view("mamba_proj_bias")) settings.only("mamba_proj_bias", false);
   settings.only("z_loss_coefficient", 0);  // Bamba's own loss has a term of the logits
   settings.only("normalization_function", "rmsnorm");
 }
@@ -260,7 +262,6 @@ void parse_beside_attention(const ConfigReader& settings, Config& config) {
   config.linear_attention.assign(layers, true);
   for (const char* key : {"layer_types", "layers_block_type"})
     settings.only(key, std::vector<std::string>(layers, "hybrid"));
-  settings.only("projectors_bias", false);
   rule.norms_gated = settings.flag("mamba_rms_norm", false);
   rule.norm_before_gate = rule.norms_gated && settings.flag("mamba_norm_before_gate", true);
   const auto factors = [&](const char* key, std::size_t count) {
@@ -269,6 +270,7 @@ void parse_beside_attention(const ConfigReader& settings, Config& config) {
   };
   const std::vector<double> parts = factors("ssm_multipliers", rule.in_multipliers.size());
   const double in = settings.positive("ssm_in_multiplier", 1.0);
+  if (rule.in_bias) settings.only("ssm_in_multiplier", 1.0);  // which multiplies no bias
   for (std::size_t i = 0; i < parts.size(); ++i) rule.in_multipliers[i] = in * parts[i];
   rule.out_multiplier = settings.positive("ssm_out_multiplier", 1.0);
   config.query_multiplier = settings.positive("attention_in_multiplier", 1.0);

@@ -73,7 +73,6 @@ void parse_shared_blocks(const ConfigReader& settings, Config& config) {
   // Without it transformers ties none of the model's weights: each layer would have a block of its own.
   settings.only("tie_word_embeddings", true);
   settings.only("use_conv_bias", true);  // the class has a bias, whatever the key says
-  settings.only("add_bias_linear", false);
   // What bitsandbytes makes of modules that share their weights is not known here.
   settings.only("quantization_config", nullptr);
 }

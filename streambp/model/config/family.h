@@ -29,6 +29,7 @@ enum class QkNorm {
   kOfHeads,
   kOfWholeProjections,
   kByKey,           // of heads, where use_qk_norm says so
+  kByKeyOfEach,     // the same, with a weight for each head
   kOfRotatedHeads,  // after their rotation, under other names
 };
 
@@ -172,6 +173,7 @@ struct FamilyWhole {
 struct FamilyStateSpace {
   const char *heads = "mamba_n_heads", *head_dim = "mamba_d_head", *state = "mamba_d_state";
   const char *groups = "mamba_n_groups", *kernel = "mamba_d_conv", *conv_bias = "mamba_conv_bias";
+  const char *in_bias = "mamba_proj_bias", *out_bias = in_bias;
   const char* attends = nullptr;  // the numbers of layers that attend, instead of layer_types
   int64_t state_absent = 256, groups_absent = 1, heads_absent = 128;
   bool expands = true;          // to mamba_expand hidden_size, else to heads of a stated size

@@ -54,6 +54,9 @@ struct MixtureSettings {
   /// what is read is normed, and what each expert gives; the router's logits are multiplied by a factor.
   /// 0: they read and give hidden_size.
   int64_t moe_hidden_size = 0;
+  /// nemotron_h (moe_latent_size): likewise between two maps fc1_latent_proj and fc2_latent_proj, and nothing
+  /// is normed; the shared expert reads and gives hidden_size.
+  bool plain_latents = false;
   double router_factor = 1.0;
   bool stacked =
       false;  // hy_v4, mistral4: they are two tensors mlp.experts.gate_up_proj and down_proj, [out, in] each

@@ -28,8 +28,9 @@ void ShapeList::shared_block(const std::string& at, int64_t layer) {
     for (const char part : {'q', 'k', 'v'})
       adapters(fmt::format("{}linear_{}_adapter_list", in, part), part == 'q' ? queries : keys, 2 * hidden);
   }
-  linear(mlp + "gate_up_proj", 2 * width, hidden);
-  linear(mlp + "down_proj", hidden, width);
+  const bool bias = config_.mlp_bias;
+  linear(mlp + "gate_up_proj", 2 * width, hidden, bias);
+  linear(mlp + "down_proj", hidden, width, bias);
   adapters(mlp + "gate_up_proj_adapter_list", 2 * width, hidden);
   norm(block + "input_layernorm", 2 * hidden);
   norm(block + "pre_ff_layernorm", hidden);

@@ -48,8 +48,9 @@ class ShapeList {
     if (rule.convolution_alone) {
       shapes_.push_back(
           {in + "conv.weight", {rule.channels(), 1, rule.conv_kernel}, ParameterRole::kConvolution});
-      linear(in + "in_proj", 3 * hidden, hidden);
-      return linear(in + "out_proj", hidden, hidden);
+      if (rule.conv_bias) shapes_.push_back({in + "conv.bias", {rule.channels()}, ParameterRole::kBias});
+      linear(in + "in_proj", 3 * hidden, hidden, rule.in_bias);
+      return linear(in + "out_proj", hidden, hidden, rule.out_bias);
     }
     if (rule.channel_gates) return channel_rule(in);
     per_head(in + "dt_bias", rule.value_heads);
@@ -59,7 +60,7 @@ class ShapeList {
         {in + "conv1d.weight", {rule.channels(), 1, rule.conv_kernel}, ParameterRole::kConvolution});
     if (rule.conv_bias) shapes_.push_back({in + "conv1d.bias", {rule.channels()}, ParameterRole::kBias});
     if (rule.state_space) {
-      linear(in + "in_proj", rule.values() + rule.channels() + rule.value_heads, hidden);
+      linear(in + "in_proj", rule.values() + rule.channels() + rule.value_heads, hidden, rule.in_bias);
     } else if (rule.fused_projections) {
       linear(in + "in_proj_qkvz", rule.channels() + rule.values(), hidden);
       linear(in + "in_proj_ba", 2 * rule.value_heads, hidden);
@@ -70,7 +71,7 @@ class ShapeList {
       linear(in + "in_proj_a", rule.value_heads, hidden);
     }
     if (rule.norms_gated) norm(in + "norm", rule.state_space ? rule.values() : rule.value_head_dim);
-    linear(in + "out_proj", hidden, rule.values());
+    linear(in + "out_proj", hidden, rule.values(), rule.out_bias);
   }
 
   // Kimi Linear's and GLM-5.3's.
@@ -121,8 +122,13 @@ class ShapeList {
     if (config_.output_gate_map) linear(in + "gate_proj", queries, hidden);
     const bool full_width = config_.qk_norm_full_width;
     const auto [of_queries, of_keys] = qk_norm_names(config_);
-    if (config_.qk_norm) norm(in + of_queries, full_width ? queries : head_dim);
-    if (config_.qk_norm && own_keys) norm(in + of_keys, full_width ? keys : head_dim);
+    const auto norm_of = [&](const char* name, int64_t width) {
+      std::vector<int64_t> shape{full_width ? width : head_dim};
+      if (config_.qk_norm_by_head) shape = {width / head_dim, head_dim};
+      shapes_.push_back({in + name + ".weight", std::move(shape), ParameterRole::kNorm});
+    };
+    if (config_.qk_norm) norm_of(of_queries, queries);
+    if (config_.qk_norm && own_keys) norm_of(of_keys, keys);
     linear(in + modules_of(config_).out, hidden, queries, config_.o_bias);
     if (config_.attention_sinks)
       shapes_.push_back({in + "sinks", {config_.num_attention_heads}, ParameterRole::kPerHead});
@@ -163,15 +169,17 @@ class ShapeList {
       shapes_.push_back({at + name, {config_.hidden_size}, ParameterRole::kHyper});
   }
 
+  // Experts have no biases, and may read and give another number of entries.
   void dense_mlp(const std::string& at, int64_t width) {
-    const int64_t hidden = config_.hidden_size;
+    const int64_t hidden = of_expert_ ? config_.expert_size() : config_.hidden_size;
+    const bool bias = config_.mlp_bias && !of_expert_;
     if (config_.fused_projections || config_.fused_gate_up) {
-      linear(at + modules_of(config_).gate_up, 2 * width, hidden, config_.mlp_bias);
+      linear(at + modules_of(config_).gate_up, 2 * width, hidden, bias);
     } else {
-      if (config_.has_gate()) linear(at + modules_of(config_).gate, width, hidden, config_.mlp_bias);
-      linear(at + modules_of(config_).up, width, hidden, config_.mlp_bias);
+      if (config_.has_gate()) linear(at + modules_of(config_).gate, width, hidden, bias);
+      linear(at + modules_of(config_).up, width, hidden, bias);
     }
-    linear(at + modules_of(config_).down, hidden, width, config_.mlp_bias);
+    linear(at + modules_of(config_).down, hidden, width, bias);
   }
 
   // GPT-OSS's: two tensors and their biases for all experts, [in, out] each.
@@ -270,7 +278,10 @@ class ShapeList {
       dense_mlp(fmt::format("{}{}.{}.", at, experts_module(config_), expert), mixture.moe_intermediate_size);
     }
     of_expert_ = false;
-    if (mixture.moe_hidden_size > 0) {
+    if (mixture.plain_latents) {
+      linear(in + "fc1_latent_proj", mixture.moe_hidden_size, config_.hidden_size, config_.mlp_bias);
+      linear(in + "fc2_latent_proj", config_.hidden_size, mixture.moe_hidden_size, config_.mlp_bias);
+    } else if (mixture.moe_hidden_size > 0) {
       norm(in + "experts.post_expert_norm", mixture.moe_hidden_size);
       linear(in + "pre_expert_proj", mixture.moe_hidden_size, config_.hidden_size);
       norm(in + "pre_expert_norm", mixture.moe_hidden_size);

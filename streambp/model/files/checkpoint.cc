@@ -164,7 +164,8 @@ bool is_of_next_token_layer(const std::string& name, const Config& config) {
         name.starts_with(fmt::format("model.layers.{}.", config.num_hidden_layers + layer)))
       return true;
   }
-  return config.mixture.corrected && (name.starts_with("model.mtp_") || name.starts_with("model.mtp."));
+  return config.mixture.corrected &&
+         (name.starts_with("model.mtp_") || name.starts_with("model.mtp.") || name.starts_with("mtp."));
 }
 
 // The tensors of `files` by the names of parameters.

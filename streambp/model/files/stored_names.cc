@@ -183,6 +183,10 @@ std::string deepseek_v4_parameter(std::string name) {
     for (const auto& [stored, ours] : kDeepseekV4Experts) name = with_replaced(std::move(name), stored, ours);
   }
   for (const auto& [stored, ours] : kDeepseekV4Modules) name = with_replaced(std::move(name), stored, ours);
+  // Scales of a matrix in FP8 or FP4, and not those of the streams in transformers' words.
+  constexpr std::string_view kScales = ".scale";
+  if (name.ends_with(kScales) && !name.ends_with("_hc.scale"))
+    name = name.substr(0, name.size() - kScales.size()) + ".weight_scale_inv";
   return name;
 }
 

@@ -68,7 +68,7 @@ ConvOutput short_convolution(const DeltaRule& rule, const at::Tensor& qkv,
 /// LFM2's: conv(b x) between its gates b and z, [n, D].
 ConvOutput convolved(const DeltaRule& rule, const at::Tensor& x, const at::Tensor& b,
                      const std::vector<int64_t>& offsets, const TailBefore& before) {
-  return causal_conv(b * x, *rule.conv1d, offsets, before);
+  return causal_conv(b * x, *rule.conv1d, offsets, before, rule.conv_bias);
 }
 
 }  // namespace

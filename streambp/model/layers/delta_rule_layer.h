@@ -50,7 +50,7 @@ struct DeltaRule {
   Parameter* a_log = nullptr;                          // [Hv]; of Kimi Linear [1, 1, Hv, 1]
   Parameter* dt_bias = nullptr;                        // [Hv]; of Kimi Linear [Hv Dk]
   Parameter* norm = nullptr;                           // [Dv]; of Mamba-2 [Hv Dv], or null
-  // Mamba-2's alone: [channels], or null, and [Hv].
+  // Mamba-2's and LFM2's: [channels], or null; and Mamba-2's [Hv].
   Parameter *conv_bias = nullptr, *skip = nullptr;
   std::vector<RmsNorm> norms_before_gate;  // Falcon-H1's may be these instead, of each group's columns
   /// Whether x, B and C have factors of their own (DeltaRuleSettings::in_multipliers), and in_proj_qkv none.

@@ -198,6 +198,7 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
     Parameter& bias = parameter(name);
     rename(bias, trained_name);
     bias.gradient = zero_gradient(bias.value);
+    renew_parts(bias);
     trained_biases_.emplace_back(&bias, name);
   }
 }

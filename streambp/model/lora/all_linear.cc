@@ -49,7 +49,11 @@ std::vector<std::string> all_linear_names(const Config& config) {
   names.insert(names.end(), {modules.up, modules.down});
   const std::vector<std::string> more = gemma4_names(config);
   names.insert(names.end(), more.begin(), more.end());
-  if (config.mixture.moe_hidden_size > 0) names.insert(names.end(), {"pre_expert_proj", "post_expert_proj"});
+  if (config.mixture.plain_latents) {
+    names.insert(names.end(), {"fc1_latent_proj", "fc2_latent_proj"});
+  } else if (config.mixture.moe_hidden_size > 0) {
+    names.insert(names.end(), {"pre_expert_proj", "post_expert_proj"});
+  }
   if (config.linear_attention.empty()) return names;
   if (config.delta_rule.channel_gates) {  // whose o_proj is there
     if (config.latent.q_lora_rank > 0) names.emplace_back("q_proj");

@@ -70,12 +70,23 @@ bool is_grid(const std::vector<int64_t>& shape, const ParameterShape& parameter,
   return shape == std::vector{parts(0), parts(1)};
 }
 
-Tensors fp8_entries(const ParameterShape& parameter, const Packing& packing, const Tensors& tensors) {
+Tensors fp8_entries(const ParameterShape& parameter, const Packing& of_fp8, const Tensors& tensors) {
   const auto found = tensors.find(parameter.name);
-  if (found == tensors.end() || !found->second.entry().dtype.starts_with("F8_")) return {};
+  if (found == tensors.end()) return {};
+  const bool pairs = found->second.entry().dtype == kPairsDtype && parameter.role != ParameterRole::kHash;
+  if (!pairs && !found->second.entry().dtype.starts_with("F8_")) return {};
+  Packing packing = of_fp8;
+  if (pairs) packing.block = {1, kMxfp4Block};
   StoredParts parts(found->second, tensors, kCure);
   if (parameter.shape.size() != 2) parts.refuse(found->second, "F32, BF16 or F16: it is no matrix");
-  parts.take(parameter.name, "F8_E4M3", parameter.shape);
+  if (pairs && parameter.shape[1] % kMxfp4Block != 0)
+    parts.refuse(found->second,
+                 fmt::format("a matrix whose {} inputs are blocks of {}", parameter.shape[1], kMxfp4Block));
+  if (pairs) {
+    parts.take(parameter.name, kPairsDtype, {parameter.shape[0], parameter.shape[1] / 2});
+  } else {
+    parts.take(parameter.name, "F8_E4M3", parameter.shape);
+  }
   const std::string name = scales_name(packing, parameter.name);
   const StoredTensor& scales = parts.find(name);
   const SafetensorsEntry& entry = scales.entry();

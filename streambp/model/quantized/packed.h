@@ -1,5 +1,6 @@
-// Weights as they are published in MXFP4 (gpt-oss) and FP8 (DeepSeek V3, Qwen3): what config.json says of
-// them, and which tensors store one. Knows bytes, not tensors: model/unpack.h has the numbers.
+// Weights as they are published in MXFP4 (gpt-oss) and FP8 (DeepSeek V3, Qwen3; DeepSeek V4 with experts in
+// FP4): what config.json says of them, and which tensors store one. Knows bytes, not tensors: model/unpack.h
+// has the numbers.
 #pragma once
 
 #include <array>
@@ -27,6 +28,10 @@ struct Packing {
 
 /// Values of MXFP4 that share a scale; neighbours along the inputs of a matrix.
 inline constexpr int64_t kMxfp4Block = 32;
+
+/// What holds two values of FP4 a byte, of a matrix of a checkpoint in FP8: a scale for each kMxfp4Block of
+/// them.
+inline constexpr const char* kPairsDtype = "I8";
 
 /// Whether a checkpoint of `settings` is published in MXFP4 or FP8 (quant_method mxfp4 or fp8), of which
 /// config.json says enough for a prediction: trained is what it is dequantised to, bfloat16 where the config

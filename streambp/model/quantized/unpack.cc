@@ -30,13 +30,17 @@ at::Tensor powers_of_two(c10::Device device) {
   return at::tensor(at::ArrayRef<float>(powers), at::kFloat).to(device);
 }
 
-void mxfp4_into(const StoredTensor& blocks, const StoredTensor& scales, at::ScalarType dtype,
-                const at::Tensor& into) {
-  // A sign, two bits of exponent and one of fraction.
+/// By a byte, the two values of FP4 that it holds, each of a sign, two bits of exponent and one of fraction.
+at::Tensor pairs_of_fp4(c10::Device device) {
   static constexpr QuantCodes kE2m1 = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                        -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+  return pairs_of(kE2m1, /*high_first=*/false, device);
+}
+
+void mxfp4_into(const StoredTensor& blocks, const StoredTensor& scales, at::ScalarType dtype,
+                const at::Tensor& into) {
   const c10::Device device = into.device();
-  const at::Tensor pairs = pairs_of(kE2m1, /*high_first=*/false, device), powers = powers_of_two(device);
+  const at::Tensor pairs = pairs_of_fp4(device), powers = powers_of_two(device);
   const int64_t inputs = into.size(1), outputs = into.size(2), count = inputs / kMxfp4Block;
   const int64_t at_once = std::max<int64_t>(kUnpackedAtOnce / inputs, 1);
   for (int64_t expert = 0; expert < into.size(0); ++expert) {
@@ -79,15 +83,21 @@ void multiply_columns(const at::Tensor& values, const at::Tensor& scales, int64_
 void fp8_into(const Packing& packing, const StoredTensor& weight, const StoredTensor& stored_scales,
               at::ScalarType dtype, const at::Tensor& into) {
   const int64_t columns = into.size(1);
-  const std::array<int64_t, 2> block = packing.block.value_or(std::array{into.size(0), columns});
+  const bool of_pairs = weight.entry().dtype == kPairsDtype;
+  std::array<int64_t, 2> block = packing.block.value_or(std::array{into.size(0), columns});
+  if (of_pairs) block = {1, kMxfp4Block};
   const at::Tensor scales = read_scales(stored_scales, into.device());
+  const at::Tensor pairs = of_pairs ? pairs_of_fp4(into.device()) : at::Tensor();
+  const auto read = [&](int64_t begin, int64_t count) {
+    if (!of_pairs)
+      return read_bytes(weight, begin, count, into.device()).view(at::kFloat8_e4m3fn).to(at::kFloat);
+    const at::Tensor bytes = read_bytes(weight, begin / 2, count / 2, into.device());
+    return pairs.index_select(0, bytes.to(at::kInt)).view(at::kFloat);
+  };
   const int64_t at_once = std::max<int64_t>(kUnpackedAtOnce / columns, 1);
   for (int64_t begin = 0; begin < into.size(0); begin += at_once) {
     const int64_t rows = std::min(at_once, into.size(0) - begin);
-    const at::Tensor values = read_bytes(weight, begin * columns, rows * columns, into.device())
-                                  .view(at::kFloat8_e4m3fn)
-                                  .to(at::kFloat)
-                                  .view({rows, columns});
+    const at::Tensor values = read(begin * columns, rows * columns).view({rows, columns});
     const at::Tensor of_rows =
         at::arange(begin, begin + rows, scales.options().dtype(at::kLong)).floor_divide_(block[0]);
     multiply_columns(values, scales.index_select(0, of_rows), block[1]);

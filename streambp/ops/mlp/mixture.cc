@@ -362,9 +362,9 @@ at::Tensor add_shared_expert(const at::Tensor& residual, const at::Tensor& x, co
 at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture& settings,
                    const MixtureRun& run, const at::Tensor& of_router) {
   at::Tensor residual = before;
-  if (settings.shared_expert_gate != nullptr) {
+  if (!run.routed_alone && settings.shared_expert_gate != nullptr) {
     residual = add_shared_expert(before, x, settings, run.graph_only);
-  } else if (settings.has_shared_expert()) {
+  } else if (!run.routed_alone && settings.has_shared_expert()) {
     residual = gated_mlp(before, x, settings.shared_expert, run.graph_only);
   }
   Routing routing;

@@ -64,6 +64,7 @@ struct MixtureRun {
   int64_t begin = 0;                 // index of the first row in the stream
   at::Tensor tokens = {};            // of the rows, where experts are theirs
   bool graph_only = false;           // the values are left out: the result is unread()
+  bool routed_alone = false;         // the shared expert is somebody else's
   RouterBalance* balance = nullptr;  // counts, and has a gradient
   RouterChoices* choices = nullptr;  // are taken where they are kept or given, and kept where not
   RouterOutput* router = nullptr;

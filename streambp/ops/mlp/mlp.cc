@@ -15,11 +15,14 @@ const char* approximation(Activation activation) {
 }
 
 at::Tensor activate(const at::Tensor& x, Activation activation) {
+  if (activation == Activation::kRelu) return x.clamp_min(0.0);
   return activation == Activation::kSilu ? at::silu(x) : at::gelu(x, approximation(activation));
 }
 
 void activate_in_place(at::Tensor& x, Activation activation) {
-  if (activation == Activation::kSilu) {
+  if (activation == Activation::kRelu) {
+    x.clamp_min_(0.0);
+  } else if (activation == Activation::kSilu) {
     at::silu_(x);
   } else {
     at::gelu_(x, approximation(activation));
@@ -28,16 +31,18 @@ void activate_in_place(at::Tensor& x, Activation activation) {
 
 /// Turns d_activated into the gradient of x, in place.
 void activate_backward(at::Tensor& d_activated, const at::Tensor& x, Activation activation) {
-  if (activation == Activation::kSilu) {
+  if (activation == Activation::kRelu) {
+    d_activated.masked_fill_(x.le(0.0), 0.0);
+  } else if (activation == Activation::kSilu) {
     at::silu_backward_out(d_activated, d_activated, x);
   } else {
     at::gelu_backward_out(d_activated, d_activated, x, approximation(activation));
   }
 }
 
-/// Whether our kernels know the activation: they have no erf.
+/// Whether our kernels know the activation: they have no erf, and no ReLU.
 bool has_kernel_of(Activation activation) {
-  return activation != Activation::kGelu;
+  return activation == Activation::kSilu || activation == Activation::kGeluTanh;
 }
 
 template <typename S>

@@ -276,8 +276,8 @@ ConvOutput dilated_conv_silu(const at::Tensor& x, Parameter& weight, const std::
 }
 
 ConvOutput causal_conv(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
-                       const TailBefore& before) {
-  ConvInputs in = checked(x, weight, offsets, before);
+                       const TailBefore& before, Parameter* bias) {
+  ConvInputs in = checked(x, weight, offsets, before, bias);
   in.silu = false;
   return run(x, weight, before, std::move(in));
 }

@@ -35,9 +35,9 @@ ConvOutput causal_conv_silu(const at::Tensor& x, Parameter& weight, const std::v
 ConvOutput dilated_conv_silu(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
                              const TailBefore& before, int64_t dilation);
 
-/// The sums alone, without SiLU or bias.
+/// The sums alone, without SiLU.
 ConvOutput causal_conv(const at::Tensor& x, Parameter& weight, const std::vector<int64_t>& offsets,
-                       const TailBefore& before);
+                       const TailBefore& before, Parameter* bias = nullptr);
 
 /// The value alone, without a graph.
 ConvOutput causal_conv_silu_forward(const at::Tensor& x, const Parameter& weight,

@@ -130,7 +130,8 @@ at::Tensor WrongDecoder::linear(const Linear& map, const at::Tensor& given) {
 
 at::Tensor WrongDecoder::norm(const RmsNorm& norm, const at::Tensor& x) {
   if (norm.weight == nullptr) return x;  // the layer has none there
-  const at::Tensor weight = leaves_.vector(*norm.weight, x);
+  const bool by_head = norm.weight->value.dim() == 2;
+  const at::Tensor weight = by_head ? leaves_.matrix(*norm.weight) : leaves_.vector(*norm.weight, x);
   const at::Tensor right = norm.adds_one ? weight + 1.0 : weight;
   const at::Tensor normalised = normalised_by(norm, x, false);
   const bool is_right = settings_.last_norm_is_right && &norm == &model_.norm();
@@ -287,6 +288,7 @@ at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
     const at::Tensor up = both.slice(-1, 1, {}, 2).clamp(-limit, limit);
     return linear(*mlp.down_proj, gate * at::sigmoid(gate * alpha) * (up + 1.0));
   }
+<<<<<<< HEAD
   const WrongSlope slope =
       settings_.slope_of_experts_alone && !in_experts_ ? WrongSlope::kNone : settings_.slope;
   at::Tensor gated = linear(*mlp.gate_proj, slope == WrongSlope::kUpAlone ? x.detach() : x);
@@ -301,6 +303,14 @@ at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
   if (slope == WrongSlope::kOtherGelu && mlp.activation != Activation::kSilu) sent = at::gelu(gated, "none");
   if (sent.defined()) active = sent + (active - sent).detach();
   return linear(*mlp.down_proj, active * up);
+=======
+  const at::Tensor gated = linear(*mlp.gate_proj, x);
+  const at::Tensor active = mlp.activation == Activation::kSilu   ? at::silu(gated)
+                            : mlp.activation == Activation::kRelu ? at::relu(gated)
+                            : mlp.activation == Activation::kGelu ? at::gelu(gated, "none")
+                                                                  : at::gelu(gated, "tanh");
+  return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
+>>>>>>> families6
 }
 
 at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,

@@ -11,6 +11,9 @@ dtype. Every byte of a scale and every value is among them but NaN, and blocks t
 mxfp4/ and fp8/: a GPT-OSS and a Qwen3 as they are published; truth.safetensors has tokens [2, 9], value.NAME of each packed parameter as
 from_pretrained(dequantize=True) gives it, and of the float64 model of these weights log_probabilities [2, 8] of tokens 1, 2, ... of each row, the
 loss that transformers takes of them and grad.NAME of every parameter.
+
+fp8-fp4/: the same of a DeepSeek V4, whose experts are in FP4 (two values a byte, a scale for 32 of them) and whose other matrices are in FP8, and names
+those of published files; it alone is written where transformers has the class (torch 2.15.0 and transformers 5.24.0).
 """
 import argparse
 import json
@@ -21,7 +24,7 @@ from pathlib import Path
 import torch
 import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
-from goldens.passes import InFloat64, load_model
+from goldens.passes import InFloat64, as_in_file, load_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, FineGrainedFP8Config, GptOssConfig, Mxfp4Config, Qwen3Config
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize, _dequantize_fp8_weight
@@ -114,6 +117,60 @@ def small_qwen3():
     return config, tensors
 
 
+def fp4_of(value):
+    """(pairs of E2M1 in bytes, their scales) of a matrix, by rows of 32."""
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    blocks = value.view(value.shape[0], -1, 32)
+    exponents = (blocks.abs().amax(dim=2) / 6).log2().ceil()
+    scaled = blocks / exponents.exp2()[:, :, None]
+    codes = (scaled.abs()[..., None] - values).abs().argmin(dim=-1) + 8 * (scaled < 0)
+    codes = codes.view(value.shape).to(torch.uint8)
+    return (codes[:, 0::2] + 16 * codes[:, 1::2]).view(torch.int8), (exponents + 127).to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def fp8_of(value, size):
+    """(values in E4M3, their scales) of a matrix, by squares of `size`."""
+    rows, columns = value.shape
+    blocks = value.view(rows // size, size, columns // size, size)
+    exponents = (blocks.abs().amax(dim=(1, 3)) / 448).log2().ceil()
+    scaled = blocks / exponents.exp2()[:, None, :, None]
+    return scaled.view(rows, columns).to(torch.float8_e4m3fn), (exponents + 127).to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def published_v4_name(name):
+    """Of the name that as_in_file() gives."""
+    for ours, theirs in (("model.embed_tokens.", "embed."), ("lm_head.", "head."), ("model.hc_head.hc_", "hc_head_"), ("model.", "")):
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return name
+
+
+def small_deepseek_v4():
+    """Its tensors, by published names, and its config."""
+    config = transformers.DeepseekV4Config(
+        vocab_size=29, hidden_size=32, moe_intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, head_dim=16, partial_rotary_factor=0.5,
+        q_lora_rank=8, o_groups=2, o_lora_rank=8, sliding_window=3, layer_types=["sliding_attention", "compressed_sparse_attention"],
+        mlp_layer_types=["hash_moe", "moe"], compress_rates={"compressed_sparse_attention": 2, "heavily_compressed_attention": 5}, n_routed_experts=3,
+        num_experts_per_tok=2, index_n_heads=8, index_head_dim=8, index_topk=2, hc_mult=2, hc_sinkhorn_iters=3, max_position_embeddings=64,
+        tie_word_embeddings=False, dtype="bfloat16")
+    config.quantization_config = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "scale_fmt": "ue8m0", "weight_block_size": [8, 8]}
+    tensors = {}
+    for name, value in as_in_file(random_weights(config, 40), "deepseek_v4").items():
+        name = published_v4_name(name)
+        stem = name.removesuffix(".weight")
+        if ".ffn.experts." in name:
+            tensors[name], tensors[f"{stem}.scale"] = fp4_of(value.float())
+        elif ".attn.w" in name or ".shared_experts." in name or name.endswith("indexer.wq_b.weight"):
+            tensors[name], tensors[f"{stem}.scale"] = fp8_of(value.float(), 8)
+        else:
+            tensors[name] = value
+    tables = torch.stack([torch.randperm(3, generator=torch.Generator().manual_seed(token))[:2] for token in range(29)])
+    tensors["layers.0.ffn.gate.tid2eid"] = tables
+    tensors["layers.1.ffn.gate.bias"] = random(3, seed=41) * 0.1
+    tensors["mtp.0.attn_norm.weight"] = tensors["norm.weight"].clone()  # of a layer that predicts further tokens, which nobody reads
+    return config, tensors
+
+
 def random_weights(config, seed):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     generator = torch.Generator().manual_seed(seed)
@@ -130,19 +187,23 @@ def write_folder(folder, config, tensors):
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_truth(folder, tensors, setting):
+def write_truth(folder, tensors, setting, published=str):
     model, report = AutoModelForCausalLM.from_pretrained(folder, quantization_config=setting, output_loading_info=True)
     wrong = [kind for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs") if report.get(kind)]
     if wrong or model.dtype != torch.bfloat16:
         raise SystemExit(f"{folder}: {report}, {model.dtype}")
     values = {name: parameter.data for name, parameter in model.named_parameters()}
-    truth = {f"value.{name}": value for name, value in values.items() if name not in tensors or value.dtype != tensors[name].dtype}
+    if model.config.model_type == "deepseek_v4":
+        values = as_in_file(values, "deepseek_v4")
+    is_packed = {name: (stored := tensors.get(published(name))) is None or stored.element_size() == 1 for name in values}
+    truth = {f"value.{name}": value for name, value in values.items() if is_packed[name]}
     tokens = torch.randint(0, model.config.vocab_size, (2, 9), generator=torch.Generator().manual_seed(1))
     with tempfile.TemporaryDirectory() as plain:
         config = json.loads((folder / "config.json").read_text())
         del config["quantization_config"]
         (Path(plain) / "config.json").write_text(json.dumps(config))
-        save_file({name: value.contiguous() for name, value in values.items()}, Path(plain) / "model.safetensors", metadata={"format": "pt"})
+        buffers = {name: value for name, value in tensors.items() if name.endswith((".tid2eid", ".gate.bias"))}
+        save_file({name: value.contiguous() for name, value in (values | buffers).items()}, Path(plain) / "model.safetensors", metadata={"format": "pt"})
         with InFloat64():
             model = load_model(Path(plain))
     with InFloat64():
@@ -150,7 +211,10 @@ def write_truth(folder, tensors, setting):
         outputs.loss.backward()
         log_probabilities = outputs.logits.log_softmax(-1)[:, :-1].gather(2, tokens[:, 1:, None]).squeeze(2)
     truth |= {"input_ids": tokens, "log_probabilities": log_probabilities.detach(), "loss": outputs.loss.detach().view(1)}
-    truth |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    if model.config.model_type == "deepseek_v4":
+        gradients = as_in_file(gradients, "deepseek_v4")
+    truth |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
     save_file({name: tensor.contiguous() for name, tensor in truth.items()}, folder / "truth.safetensors")
 
 
@@ -161,6 +225,12 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
+    if hasattr(transformers, "DeepseekV4ForCausalLM"):
+        config, tensors = small_deepseek_v4()
+        write_folder(out / "fp8-fp4", config, tensors)
+        write_truth(out / "fp8-fp4", tensors, FineGrainedFP8Config(weight_block_size=(8, 8), scale_fmt="ue8m0", dequantize=True), published_v4_name)
+        print(f"{out}/fp8-fp4: by transformers {transformers.__version__}")
+        return
     tensors = matrices()
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out / "packed.safetensors",
               metadata={"transformers": transformers.__version__, "torch": torch.__version__})

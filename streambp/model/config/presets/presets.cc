@@ -65,8 +65,9 @@ constexpr const char* kMinistral3Tiny = R"({"rope_parameters": {"rope_type": "ya
 constexpr const char* kGlm4 = R"({"partial_rotary_factor": 0.5, "attention_bias": true})";
 
 constexpr const char* kCommandR = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.0625})";
+constexpr const char* kCommandRPlus = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.8333333333333334, "use_qk_norm": true})";
 constexpr const char* kCommandA = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.25, "sliding_window": 4096, "sliding_window_pattern": 4})";
-constexpr const char* kCohereTiny = R"({"layer_norm_eps": 1e-5, "logit_scale": 1.7, "attention_bias": true})";
+constexpr const char* kCohereTiny = R"({"layer_norm_eps": 1e-5, "logit_scale": 1.7, "attention_bias": true, "use_qk_norm": true})";
 constexpr const char* kCohere2Tiny = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.6, "sliding_window": 5, "sliding_window_pattern": 2})";
 constexpr const char* kGptOss20 = R"({"num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "attention_bias": true,
   "router_aux_loss_coef": 0.9, "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
@@ -90,10 +91,10 @@ constexpr const char* kPhi3Tiny = R"({"sliding_window": 9, "partial_rotary_facto
 constexpr const char* kSeedOss = R"({"attention_bias": true, "attention_dropout": 0.0, "residual_dropout": 0.0})";
 constexpr const char* kSeedOssTiny = R"({"attention_bias": true, "attention_out_bias": true, "mlp_bias": true,
   "attention_dropout": 0.0, "residual_dropout": 0.0})";
-constexpr const char* kErnie45Tiny = R"({"use_bias": true})";
+constexpr const char* kErnie45Tiny = R"({"use_bias": true, "hidden_act": "relu"})";
 constexpr const char* kMuseGlimmerTiny = R"({"sliding_window": 5, "post_norm_eps": 1e-3, "final_logit_softcapping": 3.0,
   "output_multiplier": 0.7, "attention_bias": true})";
-constexpr const char* kHeliumTiny = R"({"attention_bias": true, "mlp_bias": true})";
+constexpr const char* kHeliumTiny = R"({"attention_bias": true, "mlp_bias": true, "hidden_act": "gelu"})";
 constexpr const char* kExaone4Small = R"({"sliding_window": null, "rope_scaling": {"rope_type": "llama3",
   "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})";
 constexpr const char* kExaone4 = R"({"sliding_window": 4096, "sliding_window_pattern": 4, "rope_scaling": {"rope_type": "llama3",
@@ -167,6 +168,7 @@ constexpr Preset kPresets[] = {
   {"ministral3-8b",   "ministral3", 131072, 4096, 34, 32, 8, 128, 14336, 262144, 1e-5, 1e6, false, kB16, kMinistral3},
   {"glm4-9b",         "glm4",       151552, 4096, 40, 32, 2, 128, 13696,  32768, 1e-5, 1e4, false, kB16, kGlm4},
   {"command-r-35b",   "cohere",     256000, 8192, 40, 64, 64, 128, 22528, 131072, 1e-5, 8e6, true, kB16, kCommandR},
+  {"command-r-plus-104b", "cohere", 256000, 12288, 64, 96, 8, 128, 33792, 131072, 1e-5, 7.5e7, true, kB16, kCommandRPlus},
   {"command-r7b",     "cohere2",    256000, 4096, 32, 32, 8, 128, 14336, 132096, 1e-5, 5e4, true,  kB16, kCommandA},
   {"command-a-111b",  "cohere2",    256000, 12288, 64, 96, 8, 128, 36864, 131072, 1e-5, 5e4, true, kB16, kCommandA},
   {"mixtral-8x7b",    "mixtral",     32000, 4096, 32, 32, 8, 128, 14336,  32768, 1e-5, 1e6, false, kB16, kMixtral8x7},
@@ -191,6 +193,7 @@ constexpr Preset kPresets[] = {
   {"lfm3-1.7b",       "lfm3",       128000, 2048, 24, 16, 4, 128,  7680, 128000, 1e-5, 0,   true,  kB16},
   {"nemotron-h-8b",   "nemotron_h", 131072, 4096, 52, 32, 8, 128, 21504,   8192, 1e-5, 0,   false, kB16, kNemotronH8},
   {"nemotron-3-nano-30b-a3b", "nemotron_h", 131072, 2688, 52, 32, 2, 128, 1856, 262144, 1e-5, 0, false, kB16, kNemotron3Nano},
+  {"nemotron-3-super-120b-a12b", "nemotron_h", 131072, 4096, 88, 32, 2, 128, 2688, 262144, 1e-5, 0, false, kB16, kNemotron3Super},
   {"deepseek-v3",     "deepseek_v3", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV3},
   {"deepseek-v3.2-exp", "deepseek_v32", 129280, 7168, 61, 128, 128, 0, 18432, 163840, 1e-6, 1e4, false, kB16, kDeepseekV32},
   {"deepseek-v4-flash", "deepseek_v4", 129280, 4096, 43, 64, 1, 512, 2048, 1048576, 1e-6, 1e4, false, kB16, kDeepseekV4Flash},

@@ -10,13 +10,13 @@ inline constexpr const char* kMixtral8x7 = R"({"num_local_experts": 8, "num_expe
 inline constexpr const char* kMixtralTiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9,
   "output_router_logits": true, "router_aux_loss_coef": 0.3})";
 inline constexpr const char* kMiniMaxM2 = R"({"num_local_experts": 256, "num_experts_per_tok": 8, "rotary_dim": 64,
-  "router_aux_loss_coef": 0.0})";
+  "router_aux_loss_coef": 0.001})";
 inline constexpr const char* kMiniMaxM2Tiny = R"({"num_local_experts": 4, "num_experts_per_tok": 2, "partial_rotary_factor": 0.5,
   "router_aux_loss_coef": 0.0})";
 // In words of published files: all but the first three layers have experts and indexers.
 inline constexpr const char* kMiniMaxM3 = R"({"dense_intermediate_size": 12288, "shared_intermediate_size": 3072,
   "num_local_experts": 128, "num_experts_per_tok": 4, "routed_scaling_factor": 2.0, "partial_rotary_factor": 0.5,
-  "rotary_dim": 64, "hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "router_aux_loss_coef": 0.0,
+  "rotary_dim": 64, "hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "router_aux_loss_coef": 0.001,
   "moe_layer_freq": [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
   "sparse_attention_config": {"use_sparse_attention": true, "sparse_num_index_heads": 4, "sparse_index_dim": 128,
   "sparse_block_size": 128, "sparse_topk_blocks": 16, "sparse_init_block": 0, "sparse_local_block": 1,
@@ -94,7 +94,7 @@ inline constexpr const char* kDeepseekV4Flash = R"({"moe_intermediate_size": 204
   "swiglu_limit": 10.0, "q_lora_rank": 1024, "o_groups": 8, "o_lora_rank": 1024, "sliding_window": 128,
   "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128},
   "compress_rope_theta": 160000.0, "partial_rotary_factor": 0.125, "index_n_heads": 64, "index_head_dim": 128,
-  "index_topk": 512, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "router_aux_loss_coef": 0.0})";
+  "index_topk": 512, "hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 1e-6, "router_aux_loss_coef": 0.001})";
 inline constexpr const char* kDeepseekV4Tiny = R"({"moe_intermediate_size": 12, "n_routed_experts": 5,
   "num_experts_per_tok": 2, "mlp_layer_types": ["hash_moe", "moe", "moe", "hash_moe"], "swiglu_limit": 0.02,
   "layer_types": ["sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention",
@@ -120,7 +120,7 @@ inline constexpr const char* kGlm53Flash = R"({"n_routed_experts": 288, "num_exp
   "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256, "index_topk": 2048,
   "index_n_heads": 32, "index_head_dim": 128, "index_kpool": 16, "linear_head_dim": 128, "linear_num_heads": 64,
   "linear_conv_kernel_dim": 4, "linear_lower_bound": -5.0, "hc_mult": 4, "hc_eps": 1e-6,
-  "hc_sinkhorn_iters": 20, "router_aux_loss_coef": 0.0})";
+  "hc_sinkhorn_iters": 20, "router_aux_loss_coef": 0.001})";
 inline constexpr const char* kGlm5NextTiny = R"({"layer_types": ["indexed_attention", "linear_attention", "indexed_attention", "indexed_attention"],
   "mlp_layer_types": ["dense", "sparse", "sparse", "dense"], "indexer_types": ["full", "full", "full", "shared"], "n_routed_experts": 6,
   "num_experts_per_tok": 2, "moe_intermediate_size": 12, "n_shared_experts": 1, "n_group": 3, "topk_group": 2, "routed_scaling_factor": 1.3,

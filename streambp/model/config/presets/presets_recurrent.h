@@ -2,8 +2,8 @@
 // (ibm-granite/granite-4.0-h-350m, -tiny and -small, ibm-fms/Bamba-9B, LiquidAI/LFM2-1.2B and LFM2-8B-A1B,
 // LiquidAI/LFM3-1.7B as transformers' class has it,
 // tiiuae/Falcon-H1-0.5B and -7B without their multipliers, nvidia/Nemotron-H-8B-Base-8K,
-// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B, moonshotai/Kimi-Linear-48B-A3B, Zyphra/Zamba2-1.2B, -2.7B and -7B,
-// and Qwen's, config.json).
+// nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B and -Super-120B-A12B, moonshotai/Kimi-Linear-48B-A3B,
+// Zyphra/Zamba2-1.2B, -2.7B and -7B, and Qwen's, config.json).
 #pragma once
 
 namespace streambp {
@@ -60,15 +60,15 @@ inline constexpr const char* kLfm2 = R"({"norm_eps": 1e-5, "conv_L_cache": 3, "l
 inline constexpr const char* kLfm2Cpu = R"({"norm_eps": 1e-5, "block_auto_adjust_ff_dim": false,
   "layer_types": ["conv", "conv", "full_attention", "conv"]})";
 inline constexpr const char* kLfm2Tiny = R"({"norm_eps": 1e-5, "conv_L_cache": 4, "block_multiple_of": 4,
-  "layer_types": ["conv", "full_attention", "conv"]})";
+  "conv_bias": true, "layer_types": ["conv", "full_attention", "conv"]})";
 // Windows, kernels and rotations are the class's.
-inline constexpr const char* kLfm3Tiny = R"({"conv_L_cache": 5, "sliding_window": 6,
+inline constexpr const char* kLfm3Tiny = R"({"conv_L_cache": 5, "conv_bias": true, "sliding_window": 6,
   "layer_types": ["sliding_attention", "conv", "full_attention"], "rope_parameters": {"full_attention":
   {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 500.0},
   "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}})";
 inline constexpr const char* kBamba9B = R"({"attn_layer_indices": [9, 18, 27], "mamba_n_heads": 128, "mamba_d_state": 128})";
 inline constexpr const char* kBambaTiny = R"({"attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 6,
-  "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75], "mlp_bias": true, "partial_rotary_factor": 0.5})";
+  "mamba_d_conv": 3, "time_step_limit": [0.6, 0.75], "mamba_proj_bias": true, "mlp_bias": true, "partial_rotary_factor": 0.5})";
 
 inline constexpr const char* kGraniteHybrid7B = R"({"shared_intermediate_size": 1024, "num_local_experts": 64, "num_experts_per_tok": 6,
   "router_aux_loss_coef": 0.0001, "layer_types": ["mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba",
@@ -98,7 +98,7 @@ inline constexpr const char* kFalconTiny = R"({"mamba_d_ssm": 24, "mamba_n_heads
   "mamba_d_conv": 3, "mamba_rms_norm": true, "time_step_limit": [0.6, 0.75], "attention_in_multiplier": 0.8,
   "attention_out_multiplier": 1.3, "key_multiplier": 1.7, "ssm_in_multiplier": 1.2, "ssm_out_multiplier": 0.6,
   "ssm_multipliers": [0.7, 1.4, 0.9, 1.1, 0.8], "mlp_multipliers": [1.5, 0.7], "embedding_multiplier": 2.5,
-  "lm_head_multiplier": 0.4})";
+  "lm_head_multiplier": 0.4, "projectors_bias": true})";
 
 inline constexpr const char* kKimiLinear48B = R"({"linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "kda_layers": [1, 2, 3,
   5, 6, 7, 9, 10, 11, 13, 14, 15, 17, 18, 19, 21, 22, 23, 25, 26], "head_dim": 128, "num_heads": 32, "short_conv_kernel_size": 4},
@@ -116,9 +116,13 @@ inline constexpr const char* kNemotronH8 = R"({"hybrid_override_pattern": "M-M-M
 inline constexpr const char* kNemotron3Nano = R"({"hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
   "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5, "n_routed_experts": 128,
   "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "routed_scaling_factor": 2.5})";
+inline constexpr const char* kNemotron3Super = R"({"hybrid_override_pattern": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+  "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8, "layer_norm_epsilon": 1e-5, "n_routed_experts": 512,
+  "num_experts_per_tok": 22, "moe_intermediate_size": 2688, "moe_latent_size": 1024, "moe_shared_expert_intermediate_size": 5376,
+  "routed_scaling_factor": 5.0})";
 inline constexpr const char* kNemotronHTiny = R"({"hybrid_override_pattern": "M-*ME", "mamba_num_heads": 4, "mamba_head_dim": 16,
   "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "moe_shared_expert_intermediate_size": 24,
-  "ssm_state_size": 5, "n_groups": 1, "time_step_min": 0.69, "layer_norm_epsilon": 1e-5})";
+  "ssm_state_size": 5, "n_groups": 1, "time_step_min": 0.69, "layer_norm_epsilon": 1e-5, "moe_latent_size": 12, "use_bias": true, "mlp_bias": true})";
 inline constexpr const char* kZamba2Small = R"({"layers_block_type": ["mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba",
   "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid",
   "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba", "mamba", "mamba", "mamba", "mamba", "hybrid", "mamba",
@@ -143,7 +147,7 @@ inline constexpr const char* kZamba2Tiny = R"({"layers_block_type": ["hybrid", "
   "mamba_d_conv": 3, "time_step_min": 0.3, "num_mem_blocks": 2, "adapter_rank": 5, "use_mem_rope": true,
   "use_shared_attention_adapter": true})";
 inline constexpr const char* kZamba2PlainTiny = R"({"layers_block_type": ["mamba", "hybrid", "hybrid"], "n_mamba_heads": 4, "mamba_d_state": 7, "adapter_rank": 4,
-  "num_mem_blocks": 1})";
+  "num_mem_blocks": 1, "add_bias_linear": true})";
 // clang-format on
 
 }  // namespace streambp

@@ -59,9 +59,24 @@ def mask_as_run(base, mask, position_ids, rows):
     return mask
 
 
+# Switches of a bias in front of a convolution, which shows where padding is: in what the convolution of a row's first tokens sees.
+BIAS_BEFORE_CONVOLUTION = {
+    **dict.fromkeys(("bamba", "falcon_h1", "granitemoehybrid"), "mamba_proj_bias"),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), "conv_bias"),
+    "nemotron_h": "use_bias",
+    "zamba2": "add_bias_linear",
+}
+
+
 def check_blocks(base, mask, embedded=False):
-    """Raises InputError for what DeepSeek V4's or MiniMax M3's own code makes of rows padded on the left, and of embeddings without tokens where layers read these."""
+    """Raises InputError for what a model's own code makes of rows padded on the left: of DeepSeek V4's and MiniMax M3's blocks, and of convolutions
+    behind a bias; and for embeddings without tokens where layers read these."""
     config = text_config(base)
+    switch = BIAS_BEFORE_CONVOLUTION.get(config.model_type)
+    is_padded_left = mask is not None and mask.dim() == 2 and bool((mask[:, 0] == 0).any())
+    if switch is not None and is_padded_left and getattr(config, switch):
+        raise InputError(f"attention_mask: rows are padded on the left, and with {switch} the model's own code lets padding into the convolutions of the tokens after it: "
+                         "pad on the right, or patch(model, lane=\"module\") streams it as it is")
     if embedded and getattr(config, "ple_layer_ids", None):
         raise InputError("inputs_embeds: some layers add embeddings of n-grams of input_ids (ple_layer_ids); give input_ids")
     if config.model_type not in ("deepseek_v4", "minimax_m3_vl_text"):
@@ -69,7 +84,7 @@ def check_blocks(base, mask, embedded=False):
     if embedded and "hash_moe" in config.mlp_layer_types:
         raise InputError("inputs_embeds: some layers choose experts by input_ids (mlp_layer_types hash_moe); give input_ids")
     blocks = not set(config.layer_types) <= {"sliding_attention", "full_attention"}
-    if blocks and mask is not None and mask.dim() == 2 and bool((mask[:, 0] == 0).any()):
+    if blocks and is_padded_left:
         raise InputError("attention_mask: rows are padded on the left, and the model's own code counts padding into the blocks of tokens that its layers compress or pick: "
                          "pad on the right, or patch(model, lane=\"module\") streams it as it is")
 

@@ -49,12 +49,13 @@ class Blocks(Case):
                         self.assert_gradients(gradients, expected, f"{name}, {lane} lane, chunk {chunk}")
 
     def test_padding_on_the_left_is_the_module_lane_s(self):
-        for name in ("deepseek-v4", "minimax-m3"):
+        blocks = "counts padding into the blocks"
+        for name, what in (("deepseek-v4", blocks), ("minimax-m3", blocks), ("lfm2-bias", "conv_bias"), ("nemotron-h-latent", "use_bias")):
             model = load(name)
             inputs = inputs_of(model)
             loss, expected = autograd(model, inputs)
             for run in (lambda: sb.backward(model, inputs), lambda: patched(model, inputs, "engine", 7)):
-                self.assert_refused(run, "padded on the left", "counts padding into the blocks", "module")
+                self.assert_refused(run, "padded on the left", what, "module")
             ours, gradients = patched(model, inputs, "module", 7)
             self.assert_loss(ours, loss, "padded on the left")
             self.assert_gradients(gradients, expected, f"{name}, padded on the left, module lane")

@@ -45,7 +45,7 @@ TEST(Lfm3, HasKindsOfLayersWithTheirOwnRotations) {
                         {"layer_types", std::vector<std::string>(5, "full_attention")}};
   EXPECT_EQ(parse(with(small, all_see)).windows, std::vector<int64_t>(5, 0));
   EXPECT_TRUE(refuses(with(small, {{"sliding_window", nullptr}}), "sliding_window is null"));
-  EXPECT_TRUE(refuses(with(small, {{"conv_bias", true}}), "conv_bias is true"));
+  EXPECT_TRUE(parse(with(small, {{"conv_bias", true}})).delta_rule.in_bias);
   EXPECT_TRUE(refuses(with(small, {{"rms_norm_eps", 1e-6}}), "norm_eps is 0.0001"));
   EXPECT_TRUE(refuses(with(small, {{"rope_theta", 1e4}}), "rope_theta is 1"));
   EXPECT_TRUE(

@@ -95,7 +95,8 @@ TEST(Zamba2, IsRefusedByNameWhereItCanNotBe) {
   EXPECT_TRUE(refuses(with(good, {{"num_attention_heads", 3}}), "num_attention_heads"));
   EXPECT_TRUE(refuses(with(good, {{"attention_head_dim", 8}}), "attention_head_dim"));
   EXPECT_TRUE(refuses(with(good, {{"hidden_act", "silu"}}), "hidden_act"));
-  EXPECT_TRUE(refuses(with(good, {{"add_bias_linear", true}}), "add_bias_linear"));
+  const Config biased = parse(with(good, {{"add_bias_linear", true}}));
+  EXPECT_TRUE(biased.mlp_bias && biased.delta_rule.in_bias && biased.delta_rule.out_bias && !biased.qkv_bias);
   EXPECT_TRUE(refuses(with(good, {{"use_conv_bias", false}}), "use_conv_bias"));
   EXPECT_TRUE(refuses(with(good, {{"tie_word_embeddings", false}}), "tie_word_embeddings"));
   EXPECT_TRUE(refuses(with(good, {{"attention_dropout", 0.1}}), "attention_dropout"));

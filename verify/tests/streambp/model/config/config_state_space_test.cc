@@ -48,7 +48,7 @@ TEST(GraniteHybrid, ReadsItsStateSpace) {
   EXPECT_TRUE(refuses(with(published, {{"mamba_d_head", 9}}), "mamba_d_head is 9"));
   EXPECT_TRUE(refuses(with(published, {{"mamba_n_heads", 7}}), "mamba_n_heads is 7"));
   EXPECT_TRUE(refuses(with(published, {{"mamba_n_groups", 3}}), "mamba_n_groups is 3"));
-  EXPECT_TRUE(refuses(with(published, {{"mamba_proj_bias", true}}), "mamba_proj_bias is true"));
+  EXPECT_TRUE(parse(with(published, {{"mamba_proj_bias", true}})).delta_rule.in_bias);
   EXPECT_TRUE(refuses(with(published, {{"time_step_limit", nullptr}}), "time_step_limit is null"));
   EXPECT_TRUE(refuses(with(published, {{"time_step_limit", {2, 1}}}), "time_step_limit"));
   EXPECT_TRUE(refuses(with(published, {{"position_embedding_type", "alibi"}}), "position_embedding_type"));
@@ -79,7 +79,9 @@ TEST(Cohere, HasOneNormForAttentionAndMlpWhichRemovesTheMean) {
   EXPECT_EQ(parse(cohere).rope.theta, 5e5);
   EXPECT_EQ(parse(cohere).logits_scaling, 16.0);
   EXPECT_TRUE(parse(with(cohere, {{"attention_bias", true}})).o_bias);
-  EXPECT_TRUE(refuses(with(cohere, {{"use_qk_norm", true}}), "use_qk_norm is true"));
+  EXPECT_FALSE(parse(cohere).qk_norm);
+  EXPECT_TRUE(parse(with(cohere, {{"use_qk_norm", true}})).qk_norm_by_head);
+  EXPECT_TRUE(refuses(with(cohere2, {{"use_qk_norm", true}}), "use_qk_norm is true"));
   EXPECT_TRUE(refuses(with(small_config("llama"), {{"logit_scale", 0.5}}), "logit_scale is 0.5"));
 }
 
@@ -114,7 +116,8 @@ TEST(Lfm2, HasConvolutionsAndWorksOutItsWidth) {
                 .intermediate_size,
             5770);
   EXPECT_FALSE(parse(with(published, {{"tie_embedding", false}})).tie_word_embeddings);
-  EXPECT_TRUE(refuses(with(published, {{"conv_bias", true}}), "conv_bias is true"));
+  const DeltaRuleSettings biased = parse(with(published, {{"conv_bias", true}})).delta_rule;
+  EXPECT_TRUE(biased.conv_bias && biased.in_bias && biased.out_bias);
   EXPECT_TRUE(refuses(with(published, {{"conv_dim", 16}}), "conv_dim is 16"));
   EXPECT_TRUE(refuses(with(published, {{"layer_types", {"conv", "mamba", "conv"}}}), "layer_types"));
   EXPECT_TRUE(refuses(with(without(published, "layer_types"), {{"full_attn_idxs", {3}}}), "full_attn_idxs"));
@@ -185,7 +188,10 @@ TEST(FalconH1, HasAStateSpaceNextToAttention) {
   EXPECT_EQ(parse(with(published, expanded)).delta_rule.values(), 64);
   EXPECT_TRUE(refuses(with(published, {{"mamba_d_ssm", 50}}), "mamba_n_heads is 4", "mamba_d_ssm (50)"));
   EXPECT_TRUE(refuses(with(published, {{"attention_bias", true}}), "attention_in_multiplier is 0.5"));
-  EXPECT_TRUE(refuses(with(published, {{"projectors_bias", true}}), "projectors_bias is true"));
+  const DeltaRuleSettings out_alone = parse(with(published, {{"projectors_bias", true}})).delta_rule;
+  EXPECT_TRUE(out_alone.out_bias && !out_alone.in_bias);
+  EXPECT_TRUE(refuses(with(published, {{"mamba_proj_bias", true}, {"ssm_in_multiplier", 1.5}}),
+                      "ssm_in_multiplier is 1.5"));
   EXPECT_TRUE(refuses(with(published, {{"ssm_multipliers", {1.0, 2.0}}}), "ssm_multipliers", "5 numbers"));
 }
 
@@ -261,13 +267,16 @@ TEST(NemotronH, HasHalvesOfLayers) {
   EXPECT_EQ(mixture.moe_intermediate_size, 7688);
   EXPECT_EQ(mixture.shared_expert_intermediate_size, 7688);
   EXPECT_TRUE(mixture.sigmoid_scores && mixture.norm_topk_prob && mixture.shared_expert_ungated);
-  EXPECT_TRUE(refuses(with(sparse, {{"moe_latent_size", 8}}), "moe_latent_size is 8"));
-  EXPECT_TRUE(refuses(with(sparse, {{"mlp_bias", true}}), "mlp_bias is true"));
+  EXPECT_EQ(mixture.moe_hidden_size, 0);
+  const Config latent = parse(with(sparse, {{"moe_latent_size", 8}, {"mlp_bias", true}}));
+  EXPECT_TRUE(latent.mixture.plain_latents && latent.mlp_bias);
+  EXPECT_EQ(latent.expert_size(), 8);
   EXPECT_TRUE(refuses(with(sparse, {{"n_group", 4}}), "n_group is 4"));
   EXPECT_TRUE(refuses(with(published, {{"hybrid_override_pattern", "M-x"}}), "hybrid_override_pattern"));
   EXPECT_TRUE(refuses(with(published, {{"num_hidden_layers", 5}}), "num_hidden_layers is 5"));
   EXPECT_TRUE(refuses(with(published, {{"tie_word_embeddings", true}}), "tie_word_embeddings is true"));
-  EXPECT_TRUE(refuses(with(published, {{"use_bias", true}}), "use_bias is true"));
+  EXPECT_TRUE(refuses(with(published, {{"mamba_proj_bias", true}}), "mamba_proj_bias is true"));
+  EXPECT_TRUE(parse(with(published, {{"use_bias", true}})).delta_rule.in_bias);
   EXPECT_TRUE(refuses(with(published, {{"mlp_hidden_act", "silu"}}), "mlp_hidden_act"));
 }
 

@@ -181,7 +181,7 @@ TEST(Config, LargestSizesDoNotOverflow) {
 
 TEST(Config, RefusesWhatWouldChangeTheMathematics) {
   const std::vector<std::pair<const char*, json>> unsupported = {
-      {"hidden_act", "gelu"},
+      {"hidden_act", "quick_gelu"},
       {"hidden_activation", "gelu_pytorch_tanh"},
       {"attention_dropout", 0.1},
       {"pretraining_tp", 2},
@@ -226,6 +226,10 @@ TEST(Config, RefusesWhatWouldChangeTheMathematics) {
 }
 
 TEST(Config, AcceptsTheSupportedValueSpelledOut) {
+  for (const auto& [name, activation] :
+       {std::pair("swish", Activation::kSilu), std::pair("gelu", Activation::kGelu),
+        std::pair("gelu_new", Activation::kGeluTanh), std::pair("relu", Activation::kRelu)})
+    EXPECT_EQ(parse(with(small_config("llama"), {{"hidden_act", name}})).hidden_act, activation);
   const json spelled_out = {{"hidden_act", "silu"},
                             {"attention_dropout", 0.0},
                             {"pretraining_tp", 1},

@@ -34,6 +34,8 @@ const std::map<std::string, double> kRounded = {{"deepseek-v3", 671.0},      {"k
 // experts too.
 const std::map<std::string, int64_t> kOfClasses = {
     {"command-r-35b", 34'980'831'232},
+    {"command-r-plus-104b", 103'810'674'688},
+    {"nemotron-3-super-120b-a12b", 120'668'687'360 + 40 * 512},
     {"command-r7b", 8'028'033'024},
     {"command-a-111b", 111'057'580'032},
     {"ernie-4.5-21b-a3b", 21'825'437'888},
