@@ -71,7 +71,8 @@ install_debian_packages() {
   if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     echo "setup: installing ${missing[*]}" >&2
     apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
+    "${install[@]}" libtcmalloc-minimal4 >&2 || "${install[@]}" >&2  # with which tests take less time, and are the same
     return
   fi
   for package in "${missing[@]}"; do

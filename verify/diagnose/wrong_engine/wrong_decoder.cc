@@ -288,29 +288,25 @@ at::Tensor WrongDecoder::mlp(const GatedMlp& mlp, const at::Tensor& x) {
     const at::Tensor up = both.slice(-1, 1, {}, 2).clamp(-limit, limit);
     return linear(*mlp.down_proj, gate * at::sigmoid(gate * alpha) * (up + 1.0));
   }
-<<<<<<< HEAD
   const WrongSlope slope =
       settings_.slope_of_experts_alone && !in_experts_ ? WrongSlope::kNone : settings_.slope;
   at::Tensor gated = linear(*mlp.gate_proj, slope == WrongSlope::kUpAlone ? x.detach() : x);
   if (slope == WrongSlope::kMlpShard) gated = of_one_shard(gated, linear(*mlp.gate_proj, x.detach()));
-  at::Tensor active = mlp.activation == Activation::kSilu ? at::silu(gated) : at::gelu(gated, "tanh");
+  at::Tensor active = mlp.activation == Activation::kSilu   ? at::silu(gated)
+                      : mlp.activation == Activation::kRelu ? at::relu(gated)
+                      : mlp.activation == Activation::kGelu ? at::gelu(gated, "none")
+                                                            : at::gelu(gated, "tanh");
   at::Tensor up = linear(*mlp.up_proj, slope == WrongSlope::kGateAlone ? x.detach() : x);
   if (slope == WrongSlope::kMlpShard) up = of_one_shard(up, linear(*mlp.up_proj, x.detach()));
   at::Tensor sent;  // whose gradient the gate has
   if (slope == WrongSlope::kGateConstant) active = active.detach();
   if (slope == WrongSlope::kUpConstant) up = up.detach();
   if (slope == WrongSlope::kGateLinear) sent = gated * (active / gated).detach();
-  if (slope == WrongSlope::kOtherGelu && mlp.activation != Activation::kSilu) sent = at::gelu(gated, "none");
+  const bool exact_gelu = mlp.activation == Activation::kGelu;
+  if (slope == WrongSlope::kOtherGelu && (exact_gelu || mlp.activation == Activation::kGeluTanh))
+    sent = at::gelu(gated, exact_gelu ? "tanh" : "none");
   if (sent.defined()) active = sent + (active - sent).detach();
   return linear(*mlp.down_proj, active * up);
-=======
-  const at::Tensor gated = linear(*mlp.gate_proj, x);
-  const at::Tensor active = mlp.activation == Activation::kSilu   ? at::silu(gated)
-                            : mlp.activation == Activation::kRelu ? at::relu(gated)
-                            : mlp.activation == Activation::kGelu ? at::gelu(gated, "none")
-                                                                  : at::gelu(gated, "tanh");
-  return linear(*mlp.down_proj, active * linear(*mlp.up_proj, x));
->>>>>>> families6
 }
 
 at::Tensor WrongDecoder::mixture(const Mixture& mixture, const at::Tensor& x, const WrongRows& rows,
