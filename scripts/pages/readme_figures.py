@@ -214,9 +214,17 @@ def worst_errors():
     return [error_text(one[name]) for name in ("worst_error", "worst_error_of_standard") for one in found]
 
 
-PAGES = ("README.md", "verify/proofs.md", "bench/longest.md", "results/README.md")
+def planted():
+    records = [record for record in records_of("planted") if record["mistake"]]  # the rest is right
+    found = {dtype: [record for record in records if record["dtype"] == dtype] for dtype in ("float64", "float32")}
+    named = {dtype: [record for record in of if record["named"]] for dtype, of in found.items()}
+    return [f"{len(named['float64'])} of {len(found['float64'])}", f"{len(named['float32'])} in float32",
+            f"{statistics.mean(record['passes'] for record in named['float64']):.0f} passes"]
+
+
+PAGES = ("README.md", "verify/proofs.md", "bench/longest.md", "results/README.md", "verify/compare.md")
 FIGURES = {"lanes": lanes, "times": times, "saving": saving, "recurrent": recurrent, "token-bytes": token_bytes, "prediction": prediction, "gpu-times": gpu_times, "gpu": gpu,
-           "ranks": ranks, "proved": proved, "passed": passed, "all-proofs": all_proofs, "worst-errors": worst_errors}
+           "ranks": ranks, "proved": proved, "passed": passed, "all-proofs": all_proofs, "worst-errors": worst_errors, "planted": planted}
 
 
 def missing(text, figures):
