@@ -2,6 +2,7 @@
 # Formats our C++ in place with clang-format 14, Debian 12's; other versions break lines elsewhere.
 #   scripts/format.sh --check   says which files are not formatted and fails; without clang-format 14 it says so and passes
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mode=(-i)
 [ "${1:-}" != --check ] || mode=(--dry-run --Werror)

@@ -8,6 +8,7 @@
 # STREAMBP_FUZZ_ON=FOLDER: a release build that is there already; else build/release, whose libraries are built first.
 # What makes a target fail is kept in out/fuzz/TARGET/findings. Exit codes: 0 nothing found; 1 something was; 2 bad usage.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 command_line="scripts/fuzz.sh $*"
 runs=10000000 seconds=0 keep= table=results/trust/fuzz.md targets=()
 while [ $# -gt 0 ]; do

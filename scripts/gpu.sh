@@ -23,6 +23,7 @@
 # on a machine without a GPU: sweeps as dry runs of the same arguments, checks as far as the CPU goes; it takes a minute
 # and measures nothing.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 carry=$project/build/carry

@@ -6,9 +6,11 @@
 # how far apart they are.
 #   scripts/matrix.sh [--out FOLDER] [VERSION...]   FOLDER: default out/matrix (results/matrix is the recorded one)
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=out/matrix
 [ "${1:-}" != --out ] || { out=${2:?} && shift 2; }
+no_option "$@"
 versions=("$@")
 [ $# -gt 0 ] || versions=(2.11.0 2.13.0 2.15.0)
 mkdir -p "$out"

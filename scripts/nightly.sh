@@ -9,6 +9,7 @@
 #     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt (results/trust)
 #     ARGUMENT...     go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 only='' keep=''
 while [ $# -gt 0 ]; do
   case $1 in

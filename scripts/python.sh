@@ -3,7 +3,9 @@
 #   scripts/python.sh          into .venv-hf (STREAMBP_HF_VENV), which is made the first time, with transformers, TRL and PEFT
 #   scripts/python.sh VENV     into VENV, which has torch already; or is made likewise where there is no such folder
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+no_option "$@"
 target=${1:-${STREAMBP_HF_VENV:-$scripts/../.venv-hf}}
 ours=yes  # whether the environment is one that python_environment.py makes and keeps
 [ $# -gt 0 ] && [ -e "$target" ] && ours=no

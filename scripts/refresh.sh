@@ -4,8 +4,10 @@
 # and commit results/ afterwards.
 #   scripts/refresh.sh [--list] [NAME...]     --list: only says which; NAME: these folders, fresh or not
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 list=''
 [ "${1:-}" != --list ] || { list=1 && shift; }
+no_option "$@"
 asked=" $* "
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ -z "$list" ]; then

@@ -8,6 +8,7 @@
 # Without root it names what is missing and goes on where that is possible: cmake and ninja come from PyPI, and without
 # GoogleTest, RapidCheck, Google Benchmark or ccache the programs are built all the same.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 
 project=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 default_torch=2.15.0

@@ -6,6 +6,7 @@
 #   pip install FOLDER/streambp_bench-*.whl                needs no compiler, and gives the commands; torch of that version is its only need
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+no_option "$@"
 folder=$(realpath -m "${1:-$project/dist}")
 tools=$project/build/wheel-tools
 if [ ! -x "$tools/bin/auditwheel" ]; then

@@ -7,6 +7,7 @@
 1. Every block marked `sh` in these two runs without an error, all in one shell and one folder. Long sweeps are shortened.
 2. The longest sequences that their tables state are those that the commands print, and `compare` says what is quoted.
 3. Every relative link, and every path that names a file of a room in backquotes, leads to a file, in all pages.
+4. Every script of scripts/ has --help, and prints the comment that it begins with.
 """
 import argparse
 import pathlib
@@ -71,12 +72,24 @@ def check_paths():
     return wrong
 
 
+def check_help():
+    wrong = []
+    for script in sorted((ROOT / "scripts").glob("*.sh")):
+        said = re.match(r"#!.*\n((?:#.*\n)+)", script.read_text())
+        if said is None:  # sourced alone
+            continue
+        done = subprocess.run([script, "--help"], text=True, capture_output=True)
+        if done.returncode != 0 or done.stdout != re.sub(r"^# ?", "", said[1], flags=re.MULTILINE):
+            wrong.append(f"{script.relative_to(ROOT)} --help: exit code {done.returncode}, and not the comment that it begins with")
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--pages-only", action="store_true", help="check links and paths alone, run nothing")
     arguments = parser.parse_args()
-    wrong = check_paths()
+    wrong = check_paths() + check_help()
     if not arguments.pages_only:
         wrong += check_figures(run_blocks(arguments.bin.resolve()))
     print("\n".join(wrong) if wrong else "README.md and the other pages hold")
