@@ -49,6 +49,8 @@ make head-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model_times.py 
   --methods hf-checkpoint,hf-checkpoint+torch-head,hf-checkpoint+selective+torch-head,python-module,python-patch,python --out results/head-times
 make idle-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model_times.py --resume --seq-len 2048,4096,8192 --repeats 7 \
   --threads 2 --methods hf-checkpoint+fused-head,hf-checkpoint+selective,hf-checkpoint+selective+torch-head,python,python+idle,python-patch+idle --out results/idle-times
+make least-memory STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model_times.py --resume --seq-len 2048,4096,8192 --repeats 7 --threads 2 \
+  --methods hf-checkpoint+selective+torch-head,python,python+idle,python+small+idle,python+small+every=2 --out results/least-memory
 # The authors' repository is where `git clone https://github.com/Ledzy/StreamBP ../StreamBP` has put it.
 [ ! -d ../StreamBP ] || make authors-code scripts/pages/authors_code.py --upstream ../StreamBP --resume
 make compare-2048 scripts/compare_hf.py --resume --seq-len 2048 --out results/compare-2048

@@ -21,7 +21,7 @@ import warnings
 
 import torch
 import transformers
-from compare.runners import PYTHON_METHODS, kept_by_selective
+from compare.runners import BACKWARD, PYTHON_METHODS, kept_by_selective
 from python_environment import ROOT
 from safetensors.torch import load_file, save_file
 
@@ -138,10 +138,13 @@ class Worker:
 
     def backward(self, tokens):
         """The loss; gradients are added."""
-        if self.method in ("python", "python+idle"):
+        if self.method in BACKWARD:
             import streambp_bench as sb
 
-            return sb.backward(self.model, tokens, idle_memory=self.method == "python+idle").item()
+            settings = dict(BACKWARD[self.method])
+            if type(settings.get("idle_memory")) is int:  # of each token
+                settings["idle_memory"] *= tokens["input_ids"].numel()
+            return sb.backward(self.model, tokens, **settings).item()
         loss = self.loss(tokens)
         loss.backward()
         return loss.item()
