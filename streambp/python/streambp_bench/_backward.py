@@ -76,8 +76,8 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         the CPU (Gloo). Every rank raises the InputError of one, and for a num_items_in_batch that is not the
         same on all. Where .grad is there already, the pass's gradients are a second set.
         micro_batches=N cuts each rank's batch into N, which takes a row (or pair) for each; gradients are summed over ranks in the last.
-    idle_memory: whether activations are kept that would be computed again otherwise, as many as what is idle allows (README.md), or as
-        "2GB" beyond weights and gradients does: no bit of the gradients changes. False, or keep, every, offload, order or another method: what the settings say alone.
+    idle_memory: whether activations are kept that would be computed again otherwise, as many as what is idle allows (README.md), or as fit
+        into "2GB" beyond weights and gradients: no bit of the gradients changes. False, or keep, every, offload, order or another method: what the settings say alone.
     router_indices, indexer_indices: [B, T, L, k], or tensors of the batch of that name: each token's experts and what its attention sees, as given (README.md).
     settings: method ("streambp" by default; "standard", "checkpoint", "logits-only", "tiled", "chunk-major"), keep, every, offload, order,
         head, head_chunk and micro_batches: as the flags of streambp-bench, and with their values.

@@ -33,7 +33,7 @@ def patch(model, chunk="auto", head_chunk="auto", first_labels="refuse", *, lane
     prove: whether layers and head by the model's own code are proved on random tokens first, so that a layer whose rows meet outside its cache runs
     whole.
     idle_memory: whether the engine's lane keeps activations that the backward pass would compute again otherwise, as many as what is idle allows: on
-    a GPU what is free, on a CPU a quarter of it; or as "2GB" beyond weights and gradients does. It changes no bit of the gradients. False: layers keep their inputs alone.
+    a GPU what is free, on a CPU a quarter of it; or as fit into "2GB" beyond weights and gradients. It changes no bit of the gradients. False: layers keep their inputs alone.
 
     In training mode with labels the output's logits are computed when they are looked at. Without labels, in evaluation mode, and with a cache the
     model answers as it always does. Patching again changes the settings. Raises InputError for models without decoder layers, and with
