@@ -1,24 +1,14 @@
 #include "verify/diagnose/parts/other_policies.h"
 
-#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/scored_inputs.h"
 
 namespace streambp::verify {
-namespace {
-
-at::Tensor input_of(const WrongSubject& subject, const char* name) {
-  const auto found = subject.batch.token_inputs.find(name);
-  return found == subject.batch.token_inputs.end()
-             ? at::Tensor()
-             : found->second.index_select(0, scored_indices(subject.batch)).to(at::kDouble);
-}
-
-}  // namespace
 
 std::vector<OtherSums> other_clips(const WrongSubject& subject, const ScoredValues& values,
                                    const at::Tensor& own, const at::Tensor& policy,
                                    const at::Tensor& never_clipped) {
-  const at::Tensor old = input_of(subject, inputs::kOldLogProbabilities);
+  const at::Tensor old = scored_input(subject.batch, inputs::kOldLogProbabilities);
   const auto level = subject.options.find("importance_sampling_level");
   const bool by_token = level == subject.options.end() || level->second == "token";
   if (!old.defined() || !policy.defined() || !never_clipped.defined() || !by_token) return {};
@@ -41,7 +31,7 @@ std::vector<OtherSums> other_clips(const WrongSubject& subject, const ScoredValu
 
 std::vector<OtherSums> other_divergences(const WrongSubject& subject, const ScoredValues& values,
                                          const at::Tensor& divergence) {
-  const at::Tensor reference = input_of(subject, inputs::kReferenceLogProbabilities);
+  const at::Tensor reference = scored_input(subject.batch, inputs::kReferenceLogProbabilities);
   const auto estimator = subject.options.find("kl_estimator");
   const bool by_k3 = estimator == subject.options.end() || estimator->second == "k3";
   if (!reference.defined() || !divergence.defined() || !by_k3) return {};

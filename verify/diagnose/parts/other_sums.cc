@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "streambp/error.h"
-#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/scored_inputs.h"
 
 namespace streambp::verify {
 namespace {
@@ -20,18 +20,9 @@ class SumsSearch {
       : subject_(subject),
         layout_(objective_kind(subject.objective).layout),
         log_p_(values.columns[0]),
-        sequences_(static_cast<int64_t>(subject.batch.offsets.size()) - 1) {
-    const at::Tensor scored = scored_indices(subject.batch);
-    lengths_ = at::ones_like(log_p_);
-    for (int64_t i = 0; i < sequences_; ++i) {
-      const at::Tensor own = scored.ge(subject.batch.offsets[static_cast<size_t>(i)])
-                                 .logical_and(scored.lt(subject.batch.offsets[static_cast<size_t>(i) + 1]))
-                                 .nonzero()
-                                 .squeeze(1);
-      of_sequence_.push_back(own);
-      if (own.numel() > 0) lengths_.index_fill_(0, own, static_cast<double>(own.numel()));
-    }
-  }
+        lengths_(scored_lengths(subject.batch)),
+        sequences_(static_cast<int64_t>(subject.batch.offsets.size()) - 1),
+        of_sequence_(scored_of_sequences(subject.batch)) {}
 
   std::vector<OtherSums> run() {
     if (has_pairs(layout_) || subject_.batch.sequence_inputs.contains(inputs::kReferenceSums)) means();
@@ -116,14 +107,13 @@ class SumsSearch {
 
   /// Ratios of whole completions, without the root by their length.
   void ratios() {
-    const auto old = subject_.batch.token_inputs.find(inputs::kOldLogProbabilities);
+    const at::Tensor before = scored_input(subject_.batch, inputs::kOldLogProbabilities);
     const auto level = subject_.options.find("importance_sampling_level");
-    if (subject_.objective != "grpo" || old == subject_.batch.token_inputs.end() ||
-        level == subject_.options.end() || level->second != "sequence")
+    if (subject_.objective != "grpo" || !before.defined() || level == subject_.options.end() ||
+        level->second != "sequence")
       return;
     const Options options = complete_options(objective_kind("grpo"), subject_.options, subject_.batch);
     if (options.number("beta", 0.0, kInfinity) > 0.0) return;
-    const at::Tensor before = old->second.index_select(0, scored_indices(subject_.batch));
     const at::Tensor slopes = slopes_of(subject_.batch, before + (log_p_ - before) * lengths_);
     if (slopes.defined())
       add("ratio-of-sums",

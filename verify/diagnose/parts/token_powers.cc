@@ -6,8 +6,8 @@
 #include <fmt/ranges.h>
 #include <utility>
 
-#include "streambp/model/scored.h"
 #include "streambp/objective/terms.h"
+#include "verify/diagnose/parts/scored_inputs.h"
 
 namespace streambp::verify {
 namespace {
@@ -29,26 +29,8 @@ struct Quantity {
   std::string text;      // "its probability"
 };
 
-/// The scored tokens of each one's sequence, of these that its mask or labels have.
-at::Tensor lengths_of(const WrongSubject& subject) {
-  const at::Tensor scored = scored_indices(subject.batch);
-  at::Tensor length = at::ones({scored.size(0)}, at::kDouble);
-  for (size_t i = 0; i + 1 < subject.batch.offsets.size(); ++i) {
-    const at::Tensor own = scored.ge(subject.batch.offsets[i])
-                               .logical_and(scored.lt(subject.batch.offsets[i + 1]))
-                               .nonzero()
-                               .squeeze(1);
-    length.index_fill_(0, own, static_cast<double>(own.numel()));
-  }
-  return length;
-}
-
 std::vector<Quantity> quantities_of(const WrongSubject& subject, const at::Tensor& log_p) {
-  const at::Tensor scored = scored_indices(subject.batch);
-  const auto input = [&](const char* name) {
-    const auto found = subject.batch.token_inputs.find(name);
-    return found == subject.batch.token_inputs.end() ? at::Tensor() : found->second.index_select(0, scored);
-  };
+  const auto input = [&](const char* name) { return scored_input(subject.batch, name); };
   std::vector<Quantity> all;
   if (const at::Tensor ratio = input(inputs::kImportanceSamplingRatio); ratio.defined())
     all.push_back(
@@ -63,13 +45,10 @@ std::vector<Quantity> quantities_of(const WrongSubject& subject, const at::Tenso
     all.push_back({"advantage", advantages.abs(), "", "the size of its advantage"});
   all.push_back({"probability", log_p.exp(), "", "its probability (as in DFT)"});
   all.push_back({"rest", (1.0 - log_p.exp()).clamp_min(1e-12), "", "1 - its probability"});
-  const at::Tensor length = lengths_of(subject);
+  const at::Tensor length = scored_lengths(subject.batch);
+  const std::vector<at::Tensor> of_sequence = scored_of_sequences(subject.batch);
   at::Tensor place = at::ones_like(log_p), from_end = at::ones_like(log_p);
-  for (size_t i = 0; i + 1 < subject.batch.offsets.size(); ++i) {
-    const at::Tensor own = scored.ge(subject.batch.offsets[i])
-                               .logical_and(scored.lt(subject.batch.offsets[i + 1]))
-                               .nonzero()
-                               .squeeze(1);
+  for (const at::Tensor& own : of_sequence) {
     const at::Tensor numbers = at::arange(1, own.numel() + 1, at::kDouble);
     place.index_copy_(0, own, numbers);
     from_end.index_copy_(0, own, numbers.flip(0));
@@ -79,11 +58,8 @@ std::vector<Quantity> quantities_of(const WrongSubject& subject, const at::Tenso
   if (const auto counts = subject.batch.sequence_inputs.find(inputs::kCompletionTokens);
       counts != subject.batch.sequence_inputs.end()) {
     at::Tensor completion = at::ones_like(log_p);
-    for (size_t i = 0; i + 1 < subject.batch.offsets.size(); ++i) {
-      const at::Tensor own =
-          scored.ge(subject.batch.offsets[i]).logical_and(scored.lt(subject.batch.offsets[i + 1]));
-      completion.masked_fill_(own, counts->second[static_cast<int64_t>(i)].to(at::kDouble));
-    }
+    for (size_t i = 0; i < of_sequence.size(); ++i)
+      completion.index_fill_(0, of_sequence[i], counts->second[static_cast<int64_t>(i)].to(at::kDouble));
     all.push_back({"completion-length", completion, "", "the number of its completion's tokens"});
   }
   all.push_back({"length", length, "", "the number of its row's scored tokens"});
@@ -162,7 +138,7 @@ std::vector<OtherSums> token_powers(const WrongSubject& subject, const ScoredVal
                        policy + besides * times});
     }
     if (each.name != "importance-sampling-ratio") continue;
-    const at::Tensor length = lengths_of(subject);
+    const at::Tensor length = scored_lengths(subject.batch);
     for (const bool mean : {true, false})
       found.push_back(
           {mean ? "importance-sampling-ratio-of-mean" : "importance-sampling-ratio-of-sum",

@@ -145,7 +145,11 @@ void HypothesisTable::slopes_of_parts() {
   if (config_.hidden_act == Activation::kGelu || config_.hidden_act == Activation::kGeluTanh)
     add_slope(
         "activation-other-gelu", "MLP's slope",
-        "the backward pass of the MLP's activation is that of the exact GELU, the forward pass the tanh's",
+        config_.hidden_act == Activation::kGeluTanh
+            ? "the backward pass of the MLP's activation is that of the exact GELU, the forward pass the "
+              "tanh's"
+            : "the backward pass of the MLP's activation is that of the tanh's GELU, the forward pass the "
+              "exact one's",
         WrongSlope::kOtherGelu);
   slopes_of_inputs();
   slopes_of_residuals();
