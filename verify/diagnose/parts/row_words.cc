@@ -16,8 +16,8 @@ namespace streambp::verify {
 namespace {
 
 /// How far a weight may be from what it is taken for: so many of its deviations, or this share.
-constexpr double kWeightDeviations = 8.0;
-constexpr double kWeightRounding = 1e-5;
+constexpr double kWeightDeviations = 4.0;
+constexpr double kWeightRounding = 1e-6;
 
 class RowReading {
  public:
