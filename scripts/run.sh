@@ -4,8 +4,9 @@
 # method, writes records and pictures.
 #   scripts/run.sh [DIR]   DIR for records and pictures, default out/main; finished cells found there are not run again
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 no_option "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 out=${1:-out/main}  # relative to the project, so that records name no folder of the machine
 bin=build/release$apart/bin
 

@@ -5,8 +5,9 @@
 #   STREAMBP_TORCH_VERSION=2.11.0 scripts/wheel.sh         for another torch
 #   pip install FOLDER/streambp_bench-*.whl                needs no compiler, and gives the commands; torch of that version is its only need
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 no_option "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 folder=$(realpath -m "${1:-$project/dist}")
 tools=$project/build/wheel-tools
 if [ ! -x "$tools/bin/auditwheel" ]; then
