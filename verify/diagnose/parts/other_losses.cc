@@ -26,9 +26,7 @@ namespace streambp::verify {
 namespace {
 
 /// Slopes that differ by less are one.
-constexpr double kSameSlope = 3e-5;
-/// Errors of float32 are not independent of each other.
-constexpr double kErrorsTogether = 3.0;
+constexpr double kSameSlope = 1e-5;
 constexpr double kSameFactor = 1e-5;
 /// Of the largest slope: what rounding leaves of one that is none.
 constexpr double kOfTheLargest = 1e-9;
@@ -161,9 +159,7 @@ class LossSearch {
     if (std::abs(factor - 1.0) <= std::max(kSameFactor, 4.0 / std::sqrt(square))) factor = 1.0;
     const at::Tensor off = (seen_.values - slopes * factor).abs();
     const bool like =
-        (off <= at::maximum(seen_.errors * kErrorsTogether, (slopes * factor).abs() * kSameSlope))
-            .all()
-            .item<bool>();
+        (off <= at::maximum(seen_.errors, (slopes * factor).abs() * kSameSlope)).all().item<bool>();
     return like && factor > 0.0 ? std::optional(factor) : std::nullopt;
   }
 
