@@ -266,8 +266,7 @@ class Sweep {
     const bool every_cell = bench_.device.is_cuda();
     if ((warm_ && !every_cell) || pending.empty()) return;
     warm_ = true;
-    // What earlier groups have left to the allocator would count as reserved by these.
-    if (every_cell) torch_private::empty_cache(bench_.device);
+    if (every_cell) torch_private::empty_cache(bench_.device);  // earlier groups' would count as reserved
     std::set<Method> warmed;
     for (const Pending& cell : pending) {
       const bool is_first = warmed.insert(cell.run.cell().settings.method).second;
