@@ -27,7 +27,7 @@ METHODS = {
     "python-module": "patch(lane=\"module\")",
     "python-patch": "patch(lane=\"engine\", idle_memory=False)", "python": "backward(idle_memory=False)",
     "python-patch+idle": "patch(lane=\"engine\")", "python+idle": "backward()",
-    "python+small+idle": "backward(chunk=128, head_chunk=64, idle_memory=34,000 bytes a token)", "python+small+every=2": "backward(chunk=128, head_chunk=64, every=2)",
+    "python+small+idle": "backward(chunk=256, head_chunk=128, idle_memory=35,000 bytes a token)", "python+small+every=2": "backward(chunk=128, head_chunk=64, every=2)",
 }
 DEFAULTS = ["--seq-len", "4096,8192", "--threads", "2", "--repeats", "5", "--no-gradients", "--methods", ",".join(METHODS), "--out",
             str(ROOT / "results/any-model-times")]

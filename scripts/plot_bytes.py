@@ -3,7 +3,7 @@
 
     .venv/bin/python scripts/plot_bytes.py --folder results/bytes-per-token
 
-Reads results.jsonl from the folder and writes bytes-per-token.png and .svg next to it. Models are sorted by what streambp keeps of a token by
+Reads results.jsonl from the folder and writes bytes-per-token.png next to it. Models are sorted by what streambp keeps of a token by
 design, the layer inputs, over what chunk-major keeps, keys and values of all layers and their gradients: below 1 streambp takes less, above it
 chunk-major.
 """
@@ -148,7 +148,7 @@ def draw(models, stem):
         figure, left = plt.subplots(figsize=(8, max(height, 4)))
     draw_models(left, models)
     figure.tight_layout()
-    save(figure, stem)
+    save(figure, stem, formats=("png",))
 
 
 def main():

@@ -20,8 +20,10 @@
 #include "bench/sweep/recording_files.h"
 #include "bench/sweep/sweep_progress.h"
 #include "streambp/error.h"
+#include "streambp/ops/attention/attention_device.h"
 #include "streambp/plan/offload.h"
 #include "streambp/runtime/failure.h"
+#include "streambp/runtime/torch_private.h"
 
 namespace streambp::bench {
 namespace {
@@ -62,13 +64,12 @@ class Sweep {
   /// The record of each cell, in their order.
   std::vector<json> run() {
     choose_all();
-    for (size_t begin = 0; begin < cells_.size();) {
-      size_t end = begin;
+    for (size_t begin = 0, end = 0; begin < cells_.size(); begin = end) {
       while (end < cells_.size() && same_group(cells_[end], cells_[begin])) ++end;
       run_group(begin, end);
-      begin = end;
     }
     progress_.clear();
+    for (const std::string& line : tiled_attention()) fmt::print(stderr, "note: attention of {}\n", line);
     return results_;
   }
 
@@ -265,6 +266,7 @@ class Sweep {
     const bool every_cell = bench_.device.is_cuda();
     if ((warm_ && !every_cell) || pending.empty()) return;
     warm_ = true;
+    if (every_cell) torch_private::empty_cache(bench_.device);  // earlier groups' would count as reserved
     std::set<Method> warmed;
     for (const Pending& cell : pending) {
       const bool is_first = warmed.insert(cell.run.cell().settings.method).second;

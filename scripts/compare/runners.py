@@ -18,9 +18,9 @@ ENGINE = ROOT / "build/release/lib/libstreambp_torch.so"
 HF_METHODS = ("hf-standard", "hf-checkpoint")
 # On Hugging Face's model: sb.backward(), sb.patch(), and patch(lane="module"); with +idle they spend idle memory, as they do by themselves.
 # sb.backward() with `small` takes short chunks, and either may take that many bytes a token in all or every second layer's input alone.
-SMALL = {"chunk": 128, "head_chunk": 64}
-BACKWARD = {"python": {"idle_memory": False}, "python+idle": {"idle_memory": True}, "python+small+idle": {**SMALL, "idle_memory": 34000},
-            "python+small+every=2": {**SMALL, "every": 2}}
+SMALL, SMALLEST = {"chunk": 256, "head_chunk": 128}, {"chunk": 128, "head_chunk": 64}
+BACKWARD = {"python": {"idle_memory": False}, "python+idle": {"idle_memory": True}, "python+small+idle": {**SMALL, "idle_memory": 35000},
+            "python+small+every=2": {**SMALLEST, "every": 2}}
 PYTHON_METHODS = (*BACKWARD, "python-patch", "python-patch+idle", "python-module")
 FIGURES = ("status", "error", "loss", "resident_bytes", "peak_bytes", "peak_beyond_resident_bytes", "model_flops", "hardware_flops",
            "gemm_flops_per_second", "percent_of_gemm", "chunk", "environment")

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house: what may include what, and lengths.
+"""Checks the rules of the house: what may include what, lengths, and what can be called.
 
 Prints a line for each violation, `path:line: rule: what`, and exits with 1 if there is one. The rules:
 
   room      a file includes only what the table ROOMS permits its room (the folders' READMEs say why)
   library   CLI11, nlohmann/json, Google Benchmark, GoogleTest, Eigen and torch are included only where LIBRARIES permits
   private   parts of torch that are no public interface are named only where TORCH_PRIVATE permits
+  program   what begins with #! under scripts/ is executable
   length    no file over 400 lines, no function over 80 (C++, CUDA, Python, shell)
 
 That a name has one definition is for the preset `odr`, whose programs don't link where it has two.
@@ -13,6 +14,7 @@ That a name has one definition is for the preset `odr`, whose programs don't lin
 
 import argparse
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -145,13 +147,20 @@ def check_lengths(house):
             house.report(path, line, "length", f"{name} has {lines} lines, at most {MAX_FUNCTION_LINES}")
 
 
+def check_programs(house):
+    """What begins with #! is called by its name, by users and by scripts/refresh.sh."""
+    for path, text in house.code({".py", ".sh"}).items():
+        if path.startswith("scripts/") and text.startswith("#!") and not os.access(house.root / path, os.X_OK):
+            house.report(path, 1, "program", "begins with #! and is not executable")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2], help="the project (default: this one)")
     parser.add_argument("--only", help="rules to check, as room,length (default: all)")
     arguments = parser.parse_args()
     house = House(arguments.root)
-    checks = {"room": check_rooms, "library": check_libraries, "private": check_private, "length": check_lengths}
+    checks = {"room": check_rooms, "library": check_libraries, "private": check_private, "length": check_lengths, "program": check_programs}
     wanted = arguments.only.split(",") if arguments.only else list(checks)
     for name in wanted:
         if name not in checks:

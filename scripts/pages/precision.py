@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from pictures.style import COLOURS, plain, plt, save  # first: says what to do without matplotlib
 
 from files import InputError, Parser, parse_record, read_text, run, write_file
+from machine import git
 
 PROJECT = Path(__file__).resolve().parents[2]
 # Model, objective, methods next to standard.
@@ -245,7 +246,8 @@ def draw(records, options):
 def main():
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/precision"), help="folder for records, table and picture")
-    parser.add_argument("--runs", type=Path, default=Path("out/precision"), help="folder of the jobs, below the project's")
+    parser.add_argument("--runs", type=Path, default=Path("out/precision", git("rev-parse", "--short=12", "HEAD")),
+                        help="folder of the jobs, below the project's (default: out/precision/COMMIT, as another commit's are no part of these)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--program", type=Path, default=Path("build/release/bin/streambp-verify"))
     options = parser.parse_args()

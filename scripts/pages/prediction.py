@@ -16,9 +16,11 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # scripts/
 from files import Parser, run, write_file
+from machine import git
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BENCH = "build/release/bin/streambp-bench"  # from the root: records keep the command line
+FOLDER = pathlib.Path("out/prediction", git("rev-parse", "--short=12", "HEAD"))  # another commit's records are no part of these
 METHODS = "standard,checkpoint,streambp"
 # Families x methods x lengths x chunks; then objectives, adapters, what streambp keeps, dtypes.
 SWEEPS = [
@@ -50,10 +52,10 @@ COLUMNS = ["model", "objective", "method", "settings", "tokens", "dtype", "predi
 def sweep(arguments, device):
     """The records of one sweep, in its order."""
     command = [BENCH, "sweep", *arguments, "--device", device, "--repeats", "1", "--warmup", "0", "--json", "--quiet",
-               "--out", f"out/prediction/{device}", "--resume"]
+               "--out", FOLDER / device, "--resume"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 

@@ -153,7 +153,8 @@ json CellRun::record(const json& environment) const {
     record["environment"].update({{"gpu_before", gpu_state_member(gpu_before_)},
                                   {"gpu_after", gpu_state_member(gpu_after_)},
                                   {"own_kernels", cuda::kernels() != nullptr},
-                                  {"attention_choices", attention_choices()}});
+                                  {"attention_choices", attention_choices()},
+                                  {"attention_tiles", tiled_attention()}});
   }
   if (!passes_.empty() && status_ != "oom") add_passes(record);
   return record;

@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstdlib>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include <ATen/Context.h>
-#include <c10/core/Event.h>
 
-#include "streambp/error.h"
 #include "streambp/memory/meter.h"
+#include "streambp/ops/attention/attention_chooser.h"
 #include "streambp/ops/backend.h"
 #include "streambp/ops/cuda/scratch.h"
 #include "streambp/ops/dry_run.h"
@@ -31,9 +28,11 @@ constexpr int64_t kLongRectangle = 4 * kDeviceTile;
 /// is left for the library that is slower. With fewer queries the merging of such parts would cost more.
 constexpr int64_t kManyQueries = 2048;
 
-/// Pairs of a query and a key below which a choice is not worth its measurement: cuDNN takes longer to plan a
-/// shape than passes over many such blocks take.
-constexpr int64_t kPairsToChoose = int64_t{1} << 20;
+/// On Hopper cuDNN's kernels were the faster ones in every measurement of so many queries (results/cuda):
+/// there, batches of ever new lengths do not wait for one.
+int64_t cudnn_leads_from() {
+  return cuda::card().capability == 90 ? kManyQueries : 0;
+}
 
 // FlashAttention: rows as they are, behind a batch of one, or several sequences one after another.
 
@@ -107,115 +106,36 @@ AttentionBlockGradients cudnn_backward(const AttentionOperands& x, const at::Ten
   return {by_rows(dq), by_rows(dk), by_rows(dv)};
 }
 
-/// Seconds of one call of `run`, after another one that prepares what calls of its kind need.
-double seconds_of(c10::Device device, const std::function<void()>& run) {
-  constexpr int kCalls = 3;
-  run();
-  if (!device.is_cuda()) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kCalls; ++i) run();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / kCalls;
-  }
-  const c10::Stream stream = torch_private::current_stream(device);
-  c10::Event start(device.type(), c10::EventFlag::BACKEND_DEFAULT),
-      end(device.type(), c10::EventFlag::BACKEND_DEFAULT);
-  start.record(stream);
-  for (int i = 0; i < kCalls; ++i) run();
-  end.record(stream);
-  end.synchronize();
-  return 1e-3 * start.elapsedTime(end) / kCalls;
-}
-
-/// Times the libraries on the shapes that come again, and remembers which was fastest.
-class Chooser {
- public:
-  Chooser(std::vector<DeviceAttention> kernels, int64_t least_pairs, Served served)
-      : kernels_(std::move(kernels)), least_pairs_(least_pairs), served_(served) {
-    const char* const wanted = std::getenv("STREAMBP_ATTENTION");
-    if (wanted == nullptr || *wanted == '\0') return;
-    for (const DeviceAttention& one : kernels_) {
-      if (one.name == wanted) only_ = &one;
-    }
-    if (only_ == nullptr) throw InputError("STREAMBP_ATTENTION '{}': expected flash or cudnn", wanted);
-  }
-
-  Served served() const { return served_; }
-
-  /// The kernels that take every shape.
-  const DeviceAttention& first() const { return kernels_.front(); }
-
-  /// Of those that take squares and rectangles, the fastest for `work` ("forward", "backward") on operands of
-  /// this shape. A shape that occurs for the first time may be the only one of its kind: first() serves it.
-  const DeviceAttention& choose(const char* work, const AttentionOperands& operands,
-                                const std::function<void(const DeviceAttention&)>& run) {
-    if (only_ != nullptr) return *only_;
-    // Only FlashAttention has a deterministic backward pass.
-    if (at::globalContext().deterministicAlgorithms()) return first();
-    if (operands.q.size(0) * operands.k.size(0) < least_pairs_) return first();
-    const std::lock_guard lock(mutex_);
-    Choice& choice =
-        choices_[fmt::format("{} {}{}", work, operands.causal ? "causal " : "", operands.shape())];
-    if (++choice.seen == kOccurrences) measure(choice, operands.q.device(), run);
-    return choice.fastest == nullptr ? first() : *choice.fastest;
-  }
-
-  std::vector<std::string> report() const {
-    const std::lock_guard lock(mutex_);
-    std::vector<std::string> lines;
-    for (const auto& [shape, choice] : choices_) {
-      if (choice.fastest != nullptr)
-        lines.push_back(
-            fmt::format("{}: {}: {}", shape, fmt::join(choice.times, ", "), choice.fastest->name));
-    }
-    return lines;
-  }
-
- private:
-  static constexpr int kOccurrences = 2;
-
-  struct Choice {
-    int seen = 0;
-    const DeviceAttention* fastest = nullptr;
-    std::vector<std::string> times;
-  };
-
-  void measure(Choice& choice, c10::Device device, const std::function<void(const DeviceAttention&)>& run) {
-    double least = std::numeric_limits<double>::infinity();
-    for (const DeviceAttention& one : kernels_) {
-      try {
-        const double seconds = seconds_of(device, [&] { run(one); });
-        choice.times.push_back(fmt::format("{} {:.3g} ms", one.name, 1e3 * seconds));
-        if (seconds >= least) continue;
-        least = seconds;
-        choice.fastest = &one;
-      } catch (const c10::Error& error) {
-        if (torch_private::is_device_lost(error)) throw;  // no other kernel would run either
-        // Or a shape that the library has no kernel for.
-        choice.times.push_back(
-            one.name + (torch_private::is_out_of_device_memory(error) ? " out of memory" : " unsupported"));
-      }
-    }
-  }
-
-  std::vector<DeviceAttention> kernels_;
-  int64_t least_pairs_;
-  Served served_;
-  const DeviceAttention* only_ = nullptr;
-  mutable std::mutex mutex_;
-  std::map<std::string, Choice> choices_;
-};
-
 /// Those of GPUs, and by device type what set_device_attention has given instead.
-Chooser& library_chooser() {
-  static Chooser chooser(library_attention(), kPairsToChoose, Served::kAsOnGpus);
+AttentionChooser& library_chooser() {
+  static AttentionChooser chooser(library_attention(), AttentionChooser::kPairsToChoose, Served::kAsOnGpus);
   return chooser;
 }
-std::map<c10::DeviceType, std::unique_ptr<Chooser>>& given_choosers() {
-  static std::map<c10::DeviceType, std::unique_ptr<Chooser>> given;
+std::map<c10::DeviceType, std::unique_ptr<AttentionChooser>>& given_choosers() {
+  static std::map<c10::DeviceType, std::unique_ptr<AttentionChooser>> given;
   return given;
 }
 
-Chooser& chooser_of(const AttentionOperands& operands) {
+/// The caller's chooser for tensors like x; null: there is none.
+const AttentionChooser* find_given(const at::Tensor& x) {
+  const auto given = given_choosers().find(x.device().type());
+  return given != given_choosers().end() ? given->second.get() : nullptr;
+}
+
+bool is_half(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+}
+
+struct TileNotes {
+  std::mutex mutex;
+  std::set<std::string> lines;
+};
+TileNotes& tile_notes() {
+  static TileNotes notes;
+  return notes;
+}
+
+AttentionChooser& chooser_of(const AttentionOperands& operands) {
   const auto given = given_choosers().find(operands.q.device().type());
   return given != given_choosers().end() ? *given->second : library_chooser();
 }
@@ -249,7 +169,7 @@ std::array<int64_t, 2> rectangles_of(int64_t queries) {
 /// in one.
 AttentionBlock forward_rectangle(const AttentionOperands& operands) {
   const int64_t queries = operands.q.size(0), keys = operands.k.size(0);
-  Chooser& chooser = chooser_of(operands);
+  AttentionChooser& chooser = chooser_of(operands);
   AttentionBlock all;
   int64_t begin = 0;
   for (const int64_t rectangle : rectangles_of(queries)) {
@@ -258,7 +178,8 @@ AttentionBlock forward_rectangle(const AttentionOperands& operands) {
       const DeviceAttention& fastest =
           chooser.choose("forward", some, [&](const DeviceAttention& one) { one.forward(some); });
       if (&fastest == &chooser.first()) break;
-      add_part(all, fastest.forward(some));
+      add_part(all, chooser.run_chosen(fastest, "forward", some,
+                                       [&](const DeviceAttention& one) { return one.forward(some); }));
       begin += rectangle;
     }
   }
@@ -318,7 +239,7 @@ int64_t device_tile(int64_t queries) {
 
 std::vector<DeviceAttention> library_attention() {
   return {{"flash", /*lower_right=*/true, flash_forward, flash_backward},
-          {"cudnn", /*lower_right=*/false, cudnn_forward, cudnn_backward}};
+          {"cudnn", /*lower_right=*/false, cudnn_forward, cudnn_backward, cudnn_leads_from()}};
 }
 
 int64_t AttentionOperands::longest() const {
@@ -329,21 +250,30 @@ int64_t AttentionOperands::longest() const {
 
 bool has_device_attention(const at::Tensor& q, const Scoring& scoring) {
   if (scoring.softcap != 0.0) return false;
-  const auto given = given_choosers().find(q.device().type());
-  const bool is_given = given != given_choosers().end();
-  if (is_given && given->second->served() == Served::kAll) return true;
-  const bool is_half = q.scalar_type() == at::kBFloat16 || q.scalar_type() == at::kHalf;
-  const bool is_of_gpu = is_given || q.is_cuda() || (!has_values(q) && is_for_cuda(q));
-  return is_of_gpu && is_half && cuda::has_library_attention(q.size(2));
+  const AttentionChooser* const given = find_given(q);
+  if (given != nullptr && given->served() == Served::kAll) return true;
+  const bool is_of_gpu = given != nullptr || q.is_cuda() || (!has_values(q) && is_for_cuda(q));
+  return is_of_gpu && is_half(q) && cuda::has_library_attention(q.size(2));
+}
+
+void note_tiles(const at::Tensor& q, const Scoring& scoring) {
+  if (!q.is_cuda() && find_given(q) == nullptr) return;
+  const std::string heads =
+      fmt::format("{} heads of {}, {}", q.size(1), q.size(2), c10::toString(q.scalar_type()));
+  const std::string why = scoring.softcap != 0.0 ? "scores are capped"
+                          : !is_half(q)          ? "no half precision"
+                                                 : fmt::format("heads of {}", q.size(2));
+  const std::lock_guard lock(tile_notes().mutex);
+  tile_notes().lines.insert(
+      fmt::format("{}: tiles of matrix products, since no library's kernel takes them: {}", heads, why));
 }
 
 AttentionBlock device_attend(const AttentionOperands& operands) {
   if (!has_values(operands.q)) return dry_forward(operands);
   if (!operands.causal) return forward_rectangle(operands);
   if (!operands.is_square()) return chooser_of(operands).first().forward(operands);
-  return chooser_of(operands)
-      .choose("forward", operands, [&](const DeviceAttention& one) { one.forward(operands); })
-      .forward(operands);
+  return chooser_of(operands).run("forward", operands,
+                                  [&](const DeviceAttention& one) { return one.forward(operands); });
 }
 
 AttentionBlockGradients device_attend_backward(const AttentionOperands& operands, const at::Tensor& d_output,
@@ -354,9 +284,13 @@ AttentionBlockGradients device_attend_backward(const AttentionOperands& operands
   if (!has_values(operands.q)) return dry_backward(operands);
   if (operands.causal && !operands.is_square())
     return chooser_of(operands).first().backward(operands, dy, whole);
-  return chooser_of(operands)
-      .choose("backward", operands, [&](const DeviceAttention& one) { one.backward(operands, dy, whole); })
-      .backward(operands, dy, whole);
+  return chooser_of(operands).run(
+      "backward", operands, [&](const DeviceAttention& one) { return one.backward(operands, dy, whole); });
+}
+
+std::vector<std::string> tiled_attention() {
+  const std::lock_guard lock(tile_notes().mutex);
+  return {tile_notes().lines.begin(), tile_notes().lines.end()};
 }
 
 std::vector<std::string> attention_choices() {
@@ -370,10 +304,15 @@ std::vector<std::string> attention_choices() {
 }
 
 void set_device_attention(c10::DeviceType device, std::vector<DeviceAttention> kernels, Served served) {
+  {
+    const std::lock_guard lock(tile_notes().mutex);
+    tile_notes().lines.clear();
+  }
   if (kernels.empty()) {
     given_choosers().erase(device);
   } else {
-    given_choosers()[device] = std::make_unique<Chooser>(std::move(kernels), /*least_pairs=*/0, served);
+    given_choosers()[device] =
+        std::make_unique<AttentionChooser>(std::move(kernels), /*least_pairs=*/0, served);
   }
 }
 

@@ -63,6 +63,8 @@ struct DeviceAttention {
   std::function<AttentionBlockGradients(const AttentionOperands& operands, const at::Tensor& d_output,
                                         const AttentionBlock& saved)>
       backward;
+  /// Queries from which it serves shapes that nobody has measured yet, in place of the first one; 0: never.
+  int64_t leads_from = 0;
 };
 
 /// FlashAttention's kernels and cuDNN's, in this order; to be called on CUDA tensors only.
@@ -71,6 +73,13 @@ std::vector<DeviceAttention> library_attention();
 /// Whether these kernels serve queries like q [n, H, E]: on a GPU that they are built for (or meta for it),
 /// half precision, heads of a multiple of 8 up to 256, no cap on the scores. Others get attend_tiled.
 bool has_device_attention(const at::Tensor& q, const Scoring& scoring);
+
+/// Tells tiled_attention() that tiles of plain products serve queries like q [n, H, E] on a GPU, and why
+/// these kernels don't; elsewhere there is nothing to tell.
+void note_tiles(const at::Tensor& q, const Scoring& scoring);
+
+/// What note_tiles() was told, a line for each kind of heads, sorted.
+std::vector<std::string> tiled_attention();
 
 /// The block's output [n, H, E] and log-sum-exps [n, H]. An output that was put together of several calls is
 /// as wide as the log-sum-exps: it is not rounded yet.

@@ -43,6 +43,7 @@ AttentionBlock attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor
     const AttentionBlock block = attend(reversed(q), reversed(k), reversed(v), Visible::kCausal, scoring);
     return {reversed(block.output), reversed(block.log_sum_exp)};
   }
+  note_tiles(q, scoring);
   return attend_tiled(q, k, v, visible, scoring);
 }
 

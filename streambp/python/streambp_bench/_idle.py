@@ -40,13 +40,14 @@ class Shape:
         self.rows, self.taken, self.budget = rows, None, None
 
     def fitting(self, device, idle, missing, more, budget):
-        """Those that fit: `missing` bytes of gradients will be made, and `more` are needed next to what was predicted."""
+        """Those that fit: `missing` bytes of gradients will be made, and `more` are needed next to what was predicted. A budget, of which all may be
+        taken, is for what comes beyond gradients."""
         if budget != self.budget:
             self.budget, self.taken = budget, None
 
         def holds(row):
             share = 1.0 if budget is not None else (SHARE_TO_STAY if row == self.taken else SHARE)[device]
-            return row.bytes + more + missing <= share * idle
+            return row.bytes + more + missing <= share * idle and (budget is None or row.bytes + more <= budget)
 
         return [row for row in self.rows if holds(row)]
 
@@ -111,8 +112,20 @@ def fitting(shape, weights, budget, more=0):
         return []
     # Of the DTensors of sharded parameters, this rank's part.
     missing = sum(getattr(parameter, "_local_tensor", parameter).nbytes for parameter in weights.parameters().values() if parameter.requires_grad and parameter.grad is None)
-    idle = idle_bytes(weights.device)
-    return shape.fitting(weights.device.type, idle if budget is None else min(budget, idle), missing, more, budget)
+    rows = shape.fitting(weights.device.type, idle_bytes(weights.device), missing, more, budget)
+    if budget is not None and not rows:
+        warn_of_excess(shape, weights, budget, more)
+    return rows
+
+
+def warn_of_excess(shape, weights, budget, more):
+    """Said once for a budget: a step that keeps nothing takes more than it, and is run nevertheless."""
+    least = min(row.bytes for row in shape.rows) + more
+    if least <= budget or _told.get(weights.base) == budget:
+        return
+    _told[weights.base] = budget
+    say(f"idle memory: a step that keeps nothing is predicted to take {format_bytes(least)} beyond weights and gradients, more than idle_memory's {format_bytes(budget)}; "
+        "a smaller chunk or head_chunk takes less, every=2 the least")
 
 
 def take(shape, weights, rows):

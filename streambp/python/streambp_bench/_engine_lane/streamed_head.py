@@ -1,7 +1,7 @@
 """Final norm, LM head and what is asked of their logits as nodes of torch's autograd: a loss, or log-probabilities.
 
 The loss's node computes its gradients in the forward pass, with the logits at hand, and scales them in the backward pass: nothing is
-computed twice. Log-probabilities are computed again in the backward pass, when the gradient of each is known.
+computed twice. Log-probabilities are computed again in the backward pass, when the gradient of each is known; so is a loss in float16.
 """
 
 import torch
@@ -10,7 +10,11 @@ from torch.autograd.function import once_differentiable
 from .._library import InputError, checked, once
 from .._live_model.decoder import last_norm
 from .._module_lane.row_cache import wide
+from .stream import IGNORED
 from .streamed_layers import check_dtypes, outside_autocast, zeros_where
+
+# Dtypes of so small a range that a loss is scaled for gradients to be in it. They are made in the backward pass, of the scaled loss.
+SCALED = {torch.float16}
 
 NO_BALANCE = {"router_aux_loss_coef": "0"}  # of a mixture's routers: transformers' own function adds it to what layers give
 
@@ -33,6 +37,10 @@ def streamed_loss(state, stream, hidden, labels, num_items_in_batch):
     hidden: packed [N, D], before the final norm. Returns a scalar of dtype wide(). Raises InputError for labels that pack() refuses.
     """
     slots = head_slots(state, stream)
+    if hidden.dtype in SCALED:
+        rows = inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(stream, slots, labels, 1.0, state.head_chunk, inner, *slots.tensors()))
+        items = (labels[:, 1:] != IGNORED).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch, device=rows.device)
+        return -rows.sum() / items
     batch = {name: tensor for name, tensor in zip(("input_ids", "attention_mask", "position_ids"), stream.inputs) if tensor is not None}
     batch["labels"] = labels
     if num_items_in_batch is not None:

@@ -97,6 +97,17 @@ class Backward(Case):
         self.assertEqual((kept[0], kept[-1]), (ALL, "none"))
         self.assertGreater(len(set(kept)), 2, kept)
 
+        for parameter in model.parameters():
+            parameter.grad = None
+        _, info = sb.backward(model, batch, return_info=True, idle_memory="24MB")
+        self.assertEqual(info.kept, kept[1], "a budget is beyond gradients, be they there or not")
+
+    def test_a_budget_that_no_step_fits_is_said(self):
+        model, batch = small_model(), batch_of(1, 1500)
+        lines, _ = lines_of(self, lambda: [sb.backward(model, batch, idle_memory="1MB") for _ in range(2)])
+        self.assertEqual(len(lines), 1, lines)
+        self.assertRegex(lines[0], r"keeps nothing is predicted to take \d.* more than idle_memory's 1 MB; a smaller chunk or head_chunk")
+
     def test_a_share_of_what_is_available(self):
         model, batch = small_model(), batch_of(1, 1500)
         sb.backward(model, batch)

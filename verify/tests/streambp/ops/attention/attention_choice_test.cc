@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "streambp/ops/attention/attention.h"
@@ -39,6 +40,80 @@ TEST(AttentionChoice, ComesFromMeasurementOfShapesThatComeAgain) {
   for (int i = 0; i < 3; ++i) device_attend(square);
   EXPECT_NE(attention_choices().front().find("cudnn unsupported: flash"), std::string::npos)
       << attention_choices().front();
+}
+
+/// A causal square of so many rows.
+AttentionOperands square_of(int64_t rows) {
+  return {random({rows, 2, 6}, 1), random({rows, 2, 6}, 2), random({rows, 2, 6}, 3), true, 0, 1.0};
+}
+
+TEST(AttentionChoice, LengthsBetweenTheSamePowersOfTwoShareAMeasurement) {
+  Library first, second;
+  const ServeAttention serve({slow(first.named("flash", true), 0.02), second.named("cudnn", false)});
+  for (const int64_t rows : {9, 10}) device_attend(square_of(rows));
+  const int measured = first.forward;
+  EXPECT_GT(measured, 1);
+  for (const int64_t rows : {11, 12, 13, 14, 15, 16}) device_attend(square_of(rows));
+  EXPECT_EQ(first.forward, measured) << "a new length is no new kind of shape";
+  device_attend(square_of(17));
+  EXPECT_EQ(first.forward, measured + 1) << "of more than 16 rows nothing is known";
+}
+
+TEST(AttentionChoice, WhatLeadsServesFirstOccurrencesOfEnoughQueries) {
+  Library first, second;
+  DeviceAttention leading = second.named("cudnn", false);
+  leading.leads_from = 8;
+  const ServeAttention serve({first.named("flash", true), leading});
+  device_attend(square_of(7));
+  EXPECT_EQ(std::pair(first.forward, second.forward), std::pair(1, 0));
+  device_attend(square_of(9));
+  EXPECT_EQ(std::pair(first.forward, second.forward), std::pair(1, 1));
+  EXPECT_TRUE(attention_choices().empty()) << "nothing was measured";
+}
+
+TEST(AttentionChoice, AShapeThatTheChosenLibraryLacksGoesToTheFirst) {
+  Library first;
+  int asked = 0;
+  DeviceAttention lacking{"cudnn",
+                          false,
+                          [&](const AttentionOperands&) -> AttentionBlock {
+                            ++asked;
+                            TORCH_CHECK(false, "no kernel for this");
+                          },
+                          {}};
+  lacking.leads_from = 1;
+  const ServeAttention serve({first.named("flash", true), lacking});
+  const AttentionOperands square = square_of(8);
+  for (int i = 0; i < 3; ++i)
+    expect_near(device_attend(square).output, Formula(square).output.detach(), "output");
+  EXPECT_EQ(std::pair(first.forward, asked), std::pair(3, 1));
+  ASSERT_EQ(attention_choices().size(), 1U);
+  EXPECT_NE(attention_choices().front().find("8 x 8, 2/2 heads of 6: cudnn unsupported: flash"),
+            std::string::npos)
+      << attention_choices().front();
+}
+
+TEST(AttentionChoice, TilesOnAGpuSayWhyTheyServe) {
+  Library first;
+  const ServeAttention serve({first.named("flash", true)}, Served::kAsOnGpus);
+  const auto attend_in = [](at::ScalarType dtype, double softcap) {
+    const at::Tensor x = random({3, 1, 6}, 1).to(dtype);
+    attend(x, x, x, Visible::kCausal, {1.0, softcap});
+  };
+  EXPECT_TRUE(tiled_attention().empty());
+  attend_in(at::kFloat, 0.0);
+  attend_in(at::kBFloat16, 30.0);
+  attend_in(at::kBFloat16, 0.0);
+  EXPECT_EQ(
+      tiled_attention(),
+      (std::vector<std::string>{
+          "1 heads of 6, BFloat16: tiles of matrix products, since no library's kernel takes them: heads of "
+          "6",
+          "1 heads of 6, BFloat16: tiles of matrix products, since no library's kernel takes them: scores "
+          "are "
+          "capped",
+          "1 heads of 6, Float: tiles of matrix products, since no library's kernel takes them: no half "
+          "precision"}));
 }
 
 TEST(AttentionChoice, ALostDeviceIsNoMissingKernel) {

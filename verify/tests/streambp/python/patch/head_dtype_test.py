@@ -5,6 +5,7 @@ The layers add nothing, so that what enters the head is the same for all, and no
 """
 
 import unittest
+from unittest import mock
 
 import streambp_bench as sb
 import torch
@@ -53,6 +54,28 @@ class HeadDtype(unittest.TestCase):
         loss.backward()
         yield "log_probabilities", loss, gradients(model)
         sb.unpatch(model)
+
+    def test_a_loss_of_small_range_is_differentiated_as_it_is_scaled(self):
+        """float16's path, in float64: nothing is made of an unscaled loss, whose gradients float16 would round to 0."""
+        from streambp_bench._engine_lane import streamed_head
+
+        batch, scale = batch_of(62, (14, 9)), 2.0 ** 16
+        for items in (None, 17):
+            model = tiny(seed=5, dtype=torch.float64)
+            given = batch if items is None else batch | {"num_items_in_batch": torch.tensor(items)}
+            expected_loss = model(**given).loss
+            (expected_loss * scale).backward()
+            expected = gradients(model)
+            model.zero_grad(set_to_none=True)
+            sb.patch(model, chunk=5, head_chunk=3, lane="engine")
+            unscaled = mock.patch.object(streamed_head.StreamedLoss, "apply", side_effect=AssertionError("gradients of an unscaled loss"))
+            with mock.patch.object(streamed_head, "SCALED", {torch.float64}), unscaled:
+                loss = model(**given).loss
+                (loss * scale).backward()
+            self.assertLess(abs(loss.item() / expected_loss.item() - 1.0), 1e-6)  # of transformers' float32 logits
+            for name, gradient in gradients(model).items():
+                error = relative_difference(gradient, expected[name])
+                self.assertTrue(error <= LIMIT, f"{name}: {error:.2g}, limit {LIMIT}")
 
     def test_loss_and_gradients(self):
         batch = batch_of(61, (14, 9))
