@@ -95,6 +95,9 @@ def is_trainer(model):
 
 def patch_trainer(trainer, settings):
     """patch() for a trainer: its model, and its reference model where there is one. Returns the trainer."""
+    if getattr(getattr(trainer, "args", None), "n_gpu", 1) > 1 and getattr(trainer.model, "hf_device_map", None) is None and not getattr(trainer, "is_model_parallel", False):
+        raise InputError(f"the trainer would copy the model to {trainer.args.n_gpu} GPUs at each step (torch's DataParallel), and copies run no forward of ours: start it "
+                         "with torchrun or accelerate launch, a process for each GPU, or let it see one alone (CUDA_VISIBLE_DEVICES=0)")
     if settings["lane"] == "engine":
         _check_cast(trainer)
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
