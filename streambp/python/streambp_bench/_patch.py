@@ -15,6 +15,7 @@ from ._library import InputError
 from ._log import say
 from ._module_lane.lane import ModuleLane
 from ._module_lane.proof import ROWS, prove_lane
+from ._module_lane.sharded import as_sharded
 from ._replaced import patched_state
 
 FIRST_LABELS = ("refuse", "ignore")
@@ -140,8 +141,8 @@ def prove(model):
     """
     state = patched_state(model)
     if state is None:
-        return prove_lane(ModuleLane(model, ROWS))
-    with state.paused():
+        state = ModuleLane(model, ROWS)
+    with state.paused(), as_sharded(state.base):
         return prove_lane(state if isinstance(state, ModuleLane) else ModuleLane(model, ROWS))
 
 

@@ -21,6 +21,7 @@ from .attention import LaneAttention, own_masks
 from .head import Head
 from .proof import CACHE_NAMES, ROWS, prove_head, prove_lane
 from .row_cache import PicksRows
+from .sharded import as_sharded
 
 CHUNK = 1024
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -295,7 +296,7 @@ class ModuleLane(Lane):
     def prepare(self):
         """Proves layers and head, once, unless that was not wanted."""
         if self.table is None and self._proves:
-            with self.paused():
+            with self.paused(), as_sharded(self.base):
                 self.table = prove_lane(self)
                 self.head.reason = self.head.reason or prove_head(self.head)
 
