@@ -1,11 +1,11 @@
 """log_probabilities(): of the next tokens, streamed and differentiable, by the lane that computes the model."""
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from ._engine_lane.stream import IGNORED, PACKED
 from ._engine_lane.streamed_head import StreamedLogProbabilities, head_slots, inside_head
 from ._library import InputError
+from ._once import once_differentiable
 from ._module_lane.head import Sums, autocast_now, cross_entropy, hidden_of, leaves_of, logits_of, with_hidden
 from ._module_lane.node import Unfit
 from ._module_lane.row_cache import wide

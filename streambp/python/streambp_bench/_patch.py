@@ -15,6 +15,7 @@ from ._library import InputError
 from ._log import say
 from ._module_lane.lane import ModuleLane
 from ._module_lane.proof import ROWS, prove_lane
+from ._module_lane.sharded import as_sharded
 from ._replaced import patched_state
 
 FIRST_LABELS = ("refuse", "ignore")
@@ -95,6 +96,9 @@ def is_trainer(model):
 
 def patch_trainer(trainer, settings):
     """patch() for a trainer: its model, and its reference model where there is one. Returns the trainer."""
+    if getattr(getattr(trainer, "args", None), "n_gpu", 1) > 1 and getattr(trainer.model, "hf_device_map", None) is None and not getattr(trainer, "is_model_parallel", False):
+        raise InputError(f"the trainer would copy the model to {trainer.args.n_gpu} GPUs at each step (torch's DataParallel), and copies run no forward of ours: start it "
+                         "with torchrun or accelerate launch, a process for each GPU, or let it see one alone (CUDA_VISIBLE_DEVICES=0)")
     if settings["lane"] == "engine":
         _check_cast(trainer)
     for model in (trainer.model, getattr(trainer, "ref_model", None)):
@@ -137,8 +141,8 @@ def prove(model):
     """
     state = patched_state(model)
     if state is None:
-        return prove_lane(ModuleLane(model, ROWS))
-    with state.paused():
+        state = ModuleLane(model, ROWS)
+    with state.paused(), as_sharded(state.base):
         return prove_lane(state if isinstance(state, ModuleLane) else ModuleLane(model, ROWS))
 
 

@@ -1,6 +1,7 @@
 """Forward functions put onto a model's modules, and taken off again."""
 
 import contextlib
+import copy
 import functools
 import types
 
@@ -20,16 +21,36 @@ def patched_state(model):
     return unwrap(model)[1].__dict__.get(ATTRIBUTE)
 
 
+def unpatched():
+    """What a pickled model has in place of what patch() has set on it: it is the model's own when it is loaded."""
+
+
+def copied(thing, memo):
+    """A deep copy, for what is pickled otherwise."""
+    result = memo[id(thing)] = object.__new__(type(thing))
+    result.__dict__.update(copy.deepcopy(thing.__dict__, memo))
+    return result
+
+
 class StreamedForward:
     """Stands for a module's forward: `function` with what it needs to know. Copied with the model, as a closure would not be."""
 
     def __init__(self, call, function):
         self.call, self.function = call, function
 
+    def __reduce__(self):
+        return unpatched, ()
+
+    def __deepcopy__(self, memo):
+        return copied(self, memo)
+
     def run(self, *args, **kwargs):
         if kwargs.pop(FUSED, False):
             return self.call.state.fused(*args, fused_lm_head=True, **kwargs)
         if not self.call.state.active:
+            return self.call.original(*args, **kwargs)
+        if torch._C._are_functorch_transforms_active():
+            self.call.state.say_once("torch.func differentiates the model: its own code runs as it is, since streamed passes are autograd's")
             return self.call.original(*args, **kwargs)
         return self.function(self.call, *args, **kwargs)
 
@@ -86,14 +107,26 @@ class Lane:
     def __init__(self, model, chunk, head_chunk):
         self.outer, self.base = unwrap(model)
         self.chunk, self.head_chunk = chunk, head_chunk
-        self.active, self.fused = False, None
+        self.active, self.fused, self.said = False, None, set()
         self._found, self._turned_off = [], []
+
+    def say_once(self, line):
+        if line not in self.said:
+            self.said.add(line)
+            say(line)
+
+    def __reduce__(self):
+        say("a pickled model is as it was before patch(): patch it again where it is loaded")
+        return unpatched, ()
+
+    def __deepcopy__(self, memo):
+        return copied(self, memo)
 
     def install(self):
         """Puts the streamed forward functions onto the modules."""
         self.active = True
         setattr(self.base, ATTRIBUTE, self)
-        self.base.__dict__["train"] = types.MethodType(_train, self.base)
+        self.base.__dict__["train"] = types.MethodType(train, self.base)
         self._take_fused()
 
     def _take_fused(self):
@@ -154,7 +187,7 @@ def _ushered(call, *args, **kwargs):
     return call.original(*args, **kwargs)
 
 
-def _train(base, mode=True):
+def train(base, mode=True):
     """A model's train(), which all trainers call before a step: a trainer may have put something onto the model."""
     if ATTRIBUTE in base.__dict__:
         base.__dict__[ATTRIBUTE].follow()

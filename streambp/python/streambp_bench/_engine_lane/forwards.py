@@ -10,13 +10,16 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MoeCausalLMOutputWithPast, MoeModelOutputWithPast
 
 from .._batch import mask_of_columns
+from .._hooks import has_hooks
 from .._library import InputError
-from .._live_model.attention import CACHES, check_blocks, check_keywords, mask_as_run
+from .._live_model.attention import CACHES, check_blocks, check_keywords, mask_as_run, undivided
 from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, model_class, text_config
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
 from .streamed_layers import StreamedLayer
 
+OF_PADDING = ("rows of padding are not computed: logits there are those of zeros, not the model's own; leave them out of what you make of logits, by attention_mask "
+              "or labels, or patch with lane=\"module\"")
 NOT_KEPT = ("output_attentions", "output_hidden_states")
 
 
@@ -61,6 +64,7 @@ def backbone_forward(call, *args, **kwargs):
     given = call.bound(args, kwargs)
     if not _streams(call, given, packed):
         return call.original(*args, **kwargs)
+    given = undivided(call.state, given)
     try:
         call.state.check()
         stream, hidden = _start(call.state, given)
@@ -71,12 +75,13 @@ def backbone_forward(call, *args, **kwargs):
     if packed is not None:
         packed(stream)
     for layer in call.module.layers[: call.module.config.num_hidden_layers]:
-        hidden = layer(hidden, stream=stream)
-        if stream.routes:
-            hidden, logits = hidden
-            stream.router_logits += [logits] if logits.numel() else []
+        padded = has_hooks(layer)  # which expect [B, T, D]
+        hidden = layer(stream.unpack(hidden) if padded else hidden, stream=stream, padded=padded)
+        hidden = stream.pack(hidden) if padded else hidden
     if packed is not None:
         return hidden, stream
+    if call.state.makes_logits and stream.has_padding():
+        call.state.say_once(OF_PADDING)
     hidden = stream.unpack(final_rows(call.module, hidden))
     of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
     kind = MoeModelOutputWithPast if has_experts(call.module.config) else BaseModelOutputWithPast
@@ -190,12 +195,16 @@ def _start(state, given):
     return stream, hidden
 
 
-def layer_forward(call, hidden, *args, stream=None, **kwargs):
+def layer_forward(call, hidden, *args, stream=None, padded=False, **kwargs):
     """A decoder layer: one autograd node on the stream, the layer's own forward where there is none (generation)."""
     if stream is None:
         return call.original(hidden, *args, **kwargs)
     slots = stream.configuration.layers[call.index]
-    return StreamedLayer.apply(stream, call.index, slots, hidden, *slots.tensors())
+    output = StreamedLayer.apply(stream, call.index, slots, stream.pack(hidden) if padded else hidden, *slots.tensors())
+    if stream.routes:
+        output, logits = output
+        stream.router_logits += [logits] if logits.numel() else []
+    return stream.unpack(output) if padded else output
 
 
 def inner_forward(call, hidden, *args, inside=None, **kwargs):
@@ -211,7 +220,9 @@ def causal_forward(call, *args, **kwargs):
     if given.get("fused_lm_head") and state.fused is not None:
         return state.fused(*args, **kwargs)
     if not _loss_streams(call, given):
-        return call.original(*args, **kwargs)
+        with state.making_logits():
+            return call.original(*args, **kwargs)
+    given = undivided(state, given)
     loss_inputs = {name: given.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")}
     returns_dict, found, items = _returns_dict(call.module, given), [], loss_inputs["num_items_in_batch"]
 
@@ -220,7 +231,13 @@ def causal_forward(call, *args, **kwargs):
 
     hidden, stream = packed_hidden(call, given, look)
     loss = streamed_loss(state, stream, hidden, found[0], items)
-    logits = state.head.lazy(lambda: BaseModelOutputWithPast(last_hidden_state=stream.unpack(final_rows(state.backbone, hidden))), stream.inputs[0], hidden)
+
+    def outputs():
+        if stream.has_padding():
+            state.say_once(OF_PADDING)
+        return BaseModelOutputWithPast(last_hidden_state=stream.unpack(final_rows(state.backbone, hidden)))
+
+    logits = state.head.lazy(outputs, stream.inputs[0], hidden)
     balance = balance_of(call, stream, given.get("attention_mask"))
     if balance is not None:
         of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream), "logits": logits}

@@ -10,6 +10,7 @@ import warnings
 
 import torch
 
+from .._hooks import FORWARD, has_hooks
 from .._idle import Kept, fitting, rounded_up, shape_of, take
 from .._library import InputError, checked, library
 from .._live_model.adapters import find_adapter, is_adapter_name, lora_layers
@@ -93,6 +94,7 @@ class Patched(Lane):
     def __init__(self, model, chunk, head_chunk, first_labels, idle_memory=None):
         super().__init__(model, chunk, head_chunk)
         self.idle_memory, self.kept = idle_memory, Kept()
+        self.makes_logits = False  # whether the model's own head is about to make logits of what the decoder gives
         check_class(self.base)
         check_layers(self.base)
         self.first_labels, self.understudy, self._reasons = first_labels, None, set()
@@ -151,6 +153,9 @@ class Patched(Lane):
             for name, module in layer.named_modules():
                 if module is not layer:
                     check_hooks_of(f"model.layers.{index}.{name}", module)
+        if has_hooks(self.backbone, (FORWARD[1], "_backward_pre_hooks", "_backward_hooks")):
+            raise InputError("the decoder has a forward or backward hook of its own: what the engine's decoder hands to the head is not what such a hook is given; put it "
+                             "on a decoder layer or on the model, or remove it (handle.remove())")
         for name in ("hc_head", "norm", "lm_head"):
             module = getattr(self.base if name == "lm_head" else self.backbone, name, None)
             if module is not None:
@@ -199,6 +204,14 @@ class Patched(Lane):
                 yield
             finally:
                 self.understudy.active = False
+
+    @contextlib.contextmanager
+    def making_logits(self):
+        before, self.makes_logits = self.makes_logits, True
+        try:
+            yield
+        finally:
+            self.makes_logits = before
 
     def install(self):
         """Puts the streamed forward functions onto the modules."""

@@ -31,6 +31,9 @@ class Stream:
             self._streams[key] = checked(engine.stream, *self.inputs)
         return engine, self._streams[key]
 
+    def has_padding(self):
+        return next(iter(self._streams.values())).size() < self.inputs[0].numel()
+
     def pack(self, padded):
         """[N, D] of padded [B, T, D]."""
         _, stream = self.on(padded)

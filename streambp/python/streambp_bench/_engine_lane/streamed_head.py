@@ -5,9 +5,9 @@ computed twice. Log-probabilities are computed again in the backward pass, when 
 """
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from .._library import InputError, checked, once
+from .._once import once_differentiable
 from .._live_model.decoder import last_norm
 from .._module_lane.row_cache import wide
 from .stream import IGNORED

@@ -1,9 +1,9 @@
 """A decoder layer as one node of torch's autograd: what it keeps is its input, the parameters, which live anyway, and what idle memory allows."""
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from .._library import InputError, checked
+from .._once import once_differentiable
 from .._live_model.model import MAY_BE_WIDE, WIDE
 
 

@@ -59,6 +59,27 @@ def mask_as_run(base, mask, position_ids, rows):
     return mask
 
 
+def undivided(state, given):
+    """`given`, a model's arguments by name, with a mask of ones where its own code would keep a cache, and so takes no notice of positions: where they
+    leave some out and only ever grow (position interpolation's jumps), they are no documents. Positions that start anew stay documents, and that is said.
+
+    state: what patch() has set on the model."""
+    base = state.base
+    positions, wanted = given.get("position_ids"), given.get("use_cache")
+    keeps = getattr(text_config(base), "use_cache", False) if wanted is None else wanted
+    if not keeps or not torch.is_tensor(positions) or positions.dim() != 2 or given.get("attention_mask") is not None or "flash" in implementation(base):
+        return given
+    steps = positions.diff()
+    tokens = given["input_ids"] if given.get("input_ids") is not None else given.get("inputs_embeds")
+    if tokens is None or bool((steps == 1).all()):
+        return given
+    if bool((steps < 1).any()):
+        state.say_once("position_ids start anew within a row: documents are kept apart, as with use_cache=False; with a cache, its default, the model's own code lets "
+                       "them see each other")
+        return given
+    return given | {"attention_mask": torch.ones(tokens.shape[:2], dtype=torch.int64, device=tokens.device)}
+
+
 # Switches of a bias in front of a convolution, which shows where padding is: in what the convolution of a row's first tokens sees.
 BIAS_BEFORE_CONVOLUTION = {
     **dict.fromkeys(("bamba", "falcon_h1", "granitemoehybrid"), "mamba_proj_bias"),

@@ -9,11 +9,12 @@ import functools
 import inspect
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from .._hooks import leaves_of
 from .._library import first_line, once
+from .._once import once_differentiable
 from .._live_model.refusals import is_harmless
 from .._replaced import functions_under
 from .._trl import is_trl_head
@@ -58,20 +59,6 @@ def with_hidden(outputs, hidden):
 
 def hidden_alone(outputs, hidden):
     return (hidden, *[None] * (len(outputs) - 1)) if isinstance(outputs, tuple) else type(outputs)(last_hidden_state=hidden)
-
-
-def leaves_of(tensor):
-    """The leaf tensors that a tensor's graph ends in."""
-    found, seen, left = {}, set(), [tensor.grad_fn]
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
-        left += [following for following, _ in node.next_functions]
-    return list(found.values())
 
 
 def autocast_now(tensor):
@@ -171,7 +158,7 @@ class Head:
             if len(losses) != 1:
                 raise Unfit("its loss is not made by its loss_function")
         except Exception as error:  # whatever its code says to no rows at all, or the loss to its labels
-            if not found:
+            if not found or type(error).__module__ == "torch.utils.checkpoint":  # which ends a run again where it has what it wants
                 raise
             reason = str(error) if isinstance(error, Unfit) else f"in chunks it raises {type(error).__name__}: {first_line(error)}"
         else:
@@ -276,6 +263,10 @@ def scaled(tensor, factor, dtype):
     return tensor.to(dtype) if factor is None else (tensor.to(wide(tensor.dtype)) * factor.to(tensor.device)).to(dtype)
 
 
+def _as_it_is(tensor):
+    return tensor
+
+
 class LossNode(torch.autograd.Function):
     """hidden [B, T, D] -> loss: the cross-entropy of `targets` [B T] that are not `ignored`, their mean, or their sum over `items`.
 
@@ -295,7 +286,7 @@ class LossNode(torch.autograd.Function):
         for begin in range(0, index.numel(), size):
             part = index[begin:begin + size]
             own = rows[part][None].requires_grad_()
-            with torch.enable_grad(), autocast(), ctx.sums:
+            with torch.enable_grad(), autocast(), ctx.sums, torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):  # a chunk's graph is no part of the caller's
                 logits = head.logits(own, outputs)
             if not begin and not {id(each) for each in leaves_of(logits)} <= {id(own), *map(id, parameters)}:
                 raise Unfit("its head reads more than hidden states")

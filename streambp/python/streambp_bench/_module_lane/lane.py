@@ -11,7 +11,9 @@ import inspect
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from .._hooks import again, kept_inside, present
 from .._library import InputError
+from .._live_model.attention import undivided
 from .._log import say
 from .._replaced import Lane
 from . import node
@@ -19,6 +21,7 @@ from .attention import LaneAttention, own_masks
 from .head import Head
 from .proof import CACHE_NAMES, ROWS, prove_head, prove_lane
 from .row_cache import PicksRows
+from .sharded import as_sharded
 
 CHUNK = 1024
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -42,6 +45,13 @@ def decoder_layers(base):
     if not fitting:
         raise InputError(f"{type(base).__name__}: no ModuleList of decoder layers in it")
     return min(fitting, key=lambda pair: pair[0].count("."))
+
+
+def unwrapped(layer):
+    """A layer without the wrappers of torch.compile and of torch's checkpoint_wrapper."""
+    for name in ("_checkpoint_wrapped_module", "_orig_mod"):
+        layer = getattr(layer, name, layer)
+    return layer
 
 
 def _collector():
@@ -73,6 +83,7 @@ class LayerCall:
     def __init__(self, state, layer, name, original):
         self.state, self.layer, self.name, self.original = state, layer, name, original
         self.reason, self.proven, self.known, self.warned, self.ours, self.full = None, False, {}, "", True, False
+        self.changing = set()  # ids of forward hooks inside that change what rows give, as a proof has seen
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
         self.padding_counts = False  # whether real rows see those of padding, as a proof has found
         self.rate = next((each.compress_rate for each in layer.modules() if isinstance(getattr(each, "compress_rate", None), int)), None)
@@ -98,6 +109,11 @@ class LayerCall:
         if len(args) > len(self.names) or not torch.is_tensor(hidden) or hidden.dim() != self.dims or not self.axis:
             raise node.Unfit("its first argument is not [rows, tokens, size], or it takes more arguments than it names")
         return hidden, given
+
+    def hooked(self):
+        """Why a hook inside the layer asks for all rows, or None."""
+        found = kept_inside(self.layer, self.changing)
+        return found and f"{found[0]} has a {found[1]}, which is to see all rows at once"
 
     def see_picks(self, arguments):
         """Raises PicksRows where an argument says which of all rows to see, as an earlier layer's indexer has picked them."""
@@ -148,6 +164,8 @@ class LayerCall:
             raise node.Unfit("attention weights are asked for")
         if node.is_divided(self.layer):
             raise node.Unfit("DeepSpeed's ZeRO-3 has divided its weights among ranks, and gathers them module by module")
+        if self.hooked():
+            raise node.Unfit(self.hooked())
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
         if not self.ours:
             given = own_masks(given)
@@ -182,7 +200,14 @@ class LayerCall:
             with self.alone(collectors.pop() if collectors else None), self.state.attention.ours(False):  # what is collected is collected once
                 return self.original(hidden, **given)
 
-        output = checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), node.around()), **own_masks(given) | stores)
+        hooks = present(self.layer)
+
+        @contextlib.contextmanager
+        def behind():
+            with node.around(), again(hooks):
+                yield
+
+        output = checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), behind()), **own_masks(given) | stores)
         for name, store in stores.items():
             given[name].update(store)
         return output
@@ -232,7 +257,8 @@ def model_forward(call, *args, **kwargs):
         return call.original(*args, **kwargs)
     call.state.turn_off_checkpointing(call.state.streamed_modules)
     if kwargs.get("use_cache") is None and len(args) < 2 and not any(kwargs.get(name) is not None for name in CACHE_NAMES):
-        kwargs["use_cache"] = False
+        mask = undivided(call.state, kwargs if not args else {"input_ids": args[0], **kwargs}).get("attention_mask")
+        kwargs |= {"use_cache": False} | ({} if mask is None else {"attention_mask": mask})
     head = call.state.head
     if call.layer is not call.state.base or not with_gradients or not head.is_asked(args, kwargs):
         with call.state.attention.ours(not kwargs.get("output_attentions") and not call.state.wants_attentions()):
@@ -251,12 +277,12 @@ class ModuleLane(Lane):
     def __init__(self, model, chunk, head_chunk=0, prove=True):
         super().__init__(model, chunk or CHUNK, head_chunk)
         name, self.layers = decoder_layers(self.base)
-        self.name, self.table, self._proves, self.said = name, None, prove, set()
+        self.name, self.table, self._proves = name, None, prove
         self.padding_counts = False  # whether real rows see those of padding in some layer
         of_base = self.base.base_model_prefix if self.base.base_model_prefix in self.base._modules else name.partition(".")[0]
         self.head = Head(self.base, of_base, head_chunk)
         self.calls = {}
-        for index, layer in enumerate(getattr(each, "_orig_mod", each) for each in self.layers):  # without torch.compile's wrapper
+        for index, layer in enumerate(unwrapped(each) for each in self.layers):
             self.calls.setdefault(id(layer), LayerCall(self, layer, f"{name}.{index}", layer.forward))
         self.calls = list(self.calls.values())
         self.owner = self.base.get_submodule(name.rpartition(".")[0])
@@ -270,14 +296,9 @@ class ModuleLane(Lane):
     def prepare(self):
         """Proves layers and head, once, unless that was not wanted."""
         if self.table is None and self._proves:
-            with self.paused():
+            with self.paused(), as_sharded(self.base):
                 self.table = prove_lane(self)
                 self.head.reason = self.head.reason or prove_head(self.head)
-
-    def say_once(self, line):
-        if line not in self.said:
-            self.said.add(line)
-            say(line)
 
     def describe(self):
         """What was taken, in one line."""

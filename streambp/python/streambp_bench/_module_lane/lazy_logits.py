@@ -6,7 +6,7 @@ from torch.utils import _pytree as pytree
 KNOWN = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad_fn", "is_leaf")  # of it without its numbers
 GETTERS = {getattr(torch.Tensor, name).__get__ for name in KNOWN} | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel,
                                                                     torch.Tensor.is_floating_point, torch.Tensor.__len__}
-CASTS = (torch.Tensor.float, torch.Tensor.to, torch.Tensor.detach)  # what accelerate does to every output
+CASTS = (torch.Tensor.float, torch.Tensor.to, torch.Tensor.detach, torch.Tensor.clone)  # what accelerate and DDP do to every output
 
 
 class LazyLogits(torch.Tensor):

@@ -9,11 +9,12 @@ import collections
 import contextlib
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 from torch.utils import weak
 
+from .._hooks import again, present
 from .._library import InputError
+from .._once import once_differentiable
 from .attention import Visible
 from .row_cache import RowCache, Rows, Stop, Unfit, wide
 
@@ -167,6 +168,27 @@ def without_hooks(parameters):
             hooks.update(kept)
 
 
+@contextlib.contextmanager
+def with_parameters(call, parameters):
+    """Inside, the layer has the parameters that its forward pass had: torch.func.functional_call lends some for one call. parameters: (path, tensor, its
+    version then). Raises RuntimeError, as torch's own nodes do, where one was changed in place since."""
+    lent = []
+    for path, tensor, version in parameters:
+        if tensor._version != version:
+            raise RuntimeError(f"{call.name}.{path}, which a streamed layer's backward pass needs, has been modified by an inplace operation since its forward "
+                               "pass: change weights after the backward pass")
+        owner, _, name = path.rpartition(".")
+        present = call.layer.get_submodule(owner)._parameters
+        if present.get(name) is not tensor and name in present and not present[name].is_meta:
+            lent.append((present, name, present[name]))
+            present[name] = tensor
+    try:
+        yield
+    finally:
+        for present, name, own in reversed(lent):
+            present[name] = own
+
+
 def is_divided(module):
     """Whether DeepSpeed's ZeRO-3 has divided parameters of it among ranks: they are empty but while a module computes."""
     return any(hasattr(parameter, "ds_id") for parameter in module.parameters())
@@ -248,7 +270,8 @@ class LayerNode(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         extras = tensors[: len(arguments.extras)]
         kind = hidden.device.type
-        ctx.call, ctx.arguments = call, arguments
+        ctx.call, ctx.arguments, ctx.hooks = call, arguments, present(call.layer)
+        ctx.parameters = [(path, each, each._version) for path, each in call.layer.named_parameters(remove_duplicate=False) if not (each.is_meta or each.is_inference())]
         ctx.autocast = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind), "cache_enabled": False}
         ctx.save_for_backward(hidden, *extras)
         rows = hidden.shape[call.axis]
@@ -276,6 +299,11 @@ class LayerNode(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, *others):
+        with with_parameters(ctx.call, ctx.parameters), again(ctx.hooks):
+            return LayerNode._backward(ctx, gradient, others)
+
+    @staticmethod
+    def _backward(ctx, gradient, others):
         hidden, *extras = ctx.saved_tensors
         before = random_states(hidden.device) if ctx.random else None
         call, arguments = ctx.call, ctx.arguments

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
+from .._hooks import leaves_of, silenced, watched
 from .._library import first_line
 from .._live_model.attention import CACHES
 from . import node
 from .attention import own_masks
-from .head import IGNORED, hidden_of, leaves_of, with_hidden
+from .head import IGNORED, hidden_of, with_hidden
 from .row_cache import PicksRows
 
 CACHE_NAMES = (*CACHES, "past_key_value", "layer_past")
@@ -146,8 +147,10 @@ def _proofs(state):
                 error, limit, worst, reason = _proof(call, captured.get(id(call.layer), []))
                 if not reason or not state.attention.fits:
                     break
+            reason = reason or call.hooked() or ""
             for _, each in calls:
                 each.reason, each.proven, each.known, each.dims, each.axis, each.ours, each.full = reason or None, not reason, call.known, call.dims, call.axis, call.ours, call.full
+                each.changing = call.changing
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
     state.padding_counts = any(call.padding_counts or call.reason for call in state.calls)  # of a layer that runs whole it is not known
@@ -185,7 +188,7 @@ def _captured(base, layers):
         for given in (torch.ones_like(mask), mask):
             real.append(given.bool())
             more = {} if given.all() else {"attention_mask": given}
-            with _outside_wrapper(base):
+            with _outside_wrapper(base), silenced(base.modules()):
                 base(input_ids=tokens, use_cache=False, **more)
     finally:
         for handle in handles:
@@ -208,8 +211,9 @@ def _proof(call, captured):
     if sharded:
         call.layer.unshard()
     try:
-        with call.alone(), node.without_hooks(list(call.layer.parameters())):
+        with call.alone(), node.without_hooks(list(call.layer.parameters())), watched(call.layer) as hooks:
             results = [_compared(call, *each) for each in captured]
+        call.changing = {id(each.hook) for each in hooks if each.changes}
     except PicksRows:
         call.full = True
         return _proof(call, captured)
@@ -342,7 +346,7 @@ def prove_head(head):
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     chunk, head.chunk = head.chunk, HEAD_CHUNK
     try:
-        with torch.random.fork_rng(devices), torch.enable_grad(), not_packed(head.base), as_it_was(head.base):
+        with torch.random.fork_rng(devices), torch.enable_grad(), not_packed(head.base), as_it_was(head.base), silenced(head.base.modules()):
             return _head_proof(head)
     except Exception as error:  # a model that wants more than tokens
         return f"it does not run on tokens alone: {type(error).__name__}: {first_line(error)}"

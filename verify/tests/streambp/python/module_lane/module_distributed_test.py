@@ -14,8 +14,10 @@ from on_ranks import results_on_ranks
 from patch_distributed_test import LIMIT, RANKS, model_in_float64, share_of, whole_batch
 from patching import difference, gradients, reference_step, step
 from python_case import Case
+from streambp_bench._module_lane.lazy_logits import LazyLogits
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+from torch.distributed.tensor import DTensor
 
 warnings.simplefilter("ignore")
 
@@ -26,9 +28,10 @@ def data_parallel(rank):
     arrived = []
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: arrived.append(1) and None)
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    parallel = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)  # Trainer's default without checkpointing, which clones every output
     batch, items = share_of(rank)
-    (parallel(**batch, num_items_in_batch=items).loss * RANKS).backward()
+    with mock.patch.object(LazyLogits, "real", side_effect=AssertionError("logits that nobody looks at are computed")):
+        (parallel(**batch, num_items_in_batch=items).loss * RANKS).backward()
     return gradients(model), len(arrived)
 
 
@@ -43,6 +46,8 @@ def fully_sharded(rank, first):
     if not first:
         sb.patch(model, lane="module", chunk=5)
     lanes = [str(proof) for proof in sb.prove(model)]
+    held = [name for name, each in model.named_parameters() if not isinstance(each, DTensor)]
+    assert not held, f"a proof leaves {held} gathered, and later steps would compute with these"
     batch, items = share_of(rank)
     gathered, own = [], _fsdp_param_group.foreach_all_gather
     for _ in range(2):  # the second pass adds to sharded gradients

@@ -4,17 +4,20 @@ in float64 the gradients are the unpatched model's, and a line says what was tak
 
 import contextlib
 import copy
+import io
+import types
 import unittest
 import warnings
 
 import streambp_bench as sb
 import torch
 from module_lane_test import everything_in_float64, model_of
-from patching import batch_of, difference, packed_batch, relative, step, tiny
+from patching import batch_of, difference, gradients, in_float64, packed_batch, relative, step, tiny
 from python_case import Case
 from streambp_bench._engine_lane.lane import Patched
 from streambp_bench._module_lane.lane import ModuleLane
 from streambp_bench._replaced import patched_state
+from torch.utils.checkpoint import checkpoint
 
 warnings.simplefilter("ignore")
 
@@ -229,6 +232,157 @@ class Auto(Case):
             (ours.loss + ours.logits[real].square().mean()).backward()
         self.assertEqual(ours.logits.shape, theirs.logits.shape)
         self.assertTrue(difference({name: each.grad for name, each in self.model.named_parameters()}, expected) <= 1e-10)
+
+
+class Around(Case):
+    """What users put around a model means in a patched one what it means in theirs, or is refused by name."""
+
+    def setUp(self):
+        self.batch = batch_of(61, (23, 15))
+        self.real = self.batch["attention_mask"][..., None].bool()
+
+    def assert_same(self, run, lanes=("auto", "module"), **settings):
+        """run(model, patch) gives tensors, which are those of a model that is not patched; patch(model) does that, where it is wanted."""
+        with everything_in_float64():
+            expected = run(tiny(dtype=torch.float64, **settings), lambda model: None)
+            for lane in lanes:
+                with self.subTest(lane):
+                    ours = run(tiny(dtype=torch.float64, **settings), lambda model: sb.patch(model, lane=lane, chunk=7, head_chunk=5))
+                    error = difference(ours, expected)
+                    self.assertTrue(error <= 1e-10, f"{error:.1e}")
+                    type(self).reached = max(self.reached, error)
+
+    def test_hooks_are_given_rows_of_sequences(self):
+        def decoder(model):
+            return model.model, lambda output: output.last_hidden_state
+
+        def layer(model):
+            return model.model.layers[0], lambda output: output
+
+        def mlp(model):
+            return model.model.layers[0].mlp, lambda output: output
+
+        def run(model, patch):
+            module, read = place(model)
+            seen = []
+            module.register_forward_hook(lambda module, args, output: seen.append(read(output)))
+            patch(model)
+            seen.clear()  # of a proof
+            loss = model(**self.batch).loss
+            self.assertEqual(seen[0].shape, (2, 23, 16))
+            (loss + (seen[0] * self.real).square().mean(1).sum()).backward()
+            return gradients(model) | {"seen": seen[0].detach() * self.real}
+
+        for place in (decoder, layer, mlp):
+            with self.subTest(place.__name__):
+                self.assert_same(run)
+
+    def test_hooks_with_parameters_of_their_own(self):
+        def run(model, patch):
+            moves = [torch.nn.Parameter(torch.full((size,), 0.1, dtype=torch.float64)) for size in (16, 24)]
+            model.model.layers[1].register_forward_pre_hook(lambda module, args: (args[0] + moves[0], *args[1:]))
+            model.model.layers[0].mlp.up_proj.register_forward_hook(lambda module, args, output: output + moves[1])
+            model.model.layers[1].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 0.5, *inputs[1:]))
+            patch(model)
+            model(**self.batch).loss.backward()
+            return gradients(model) | {str(i): each.grad for i, each in enumerate(moves)}
+
+        self.assert_same(run)
+
+    def test_hooks_of_one_forward_pass(self):
+        def run(model, patch):
+            patch(model)
+            handle = model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: output * 1.5)
+            loss = model(**self.batch).loss
+            handle.remove()
+            loss.backward()
+            return gradients(model)
+
+        self.assert_same(run)
+
+    def test_lent_parameters(self):
+        def run(model, patch):
+            patch(model)
+            lent = {name: (each.detach() * 1.1).requires_grad_() for name, each in model.named_parameters()}
+            torch.func.functional_call(model, lent, (), self.batch).loss.backward()
+            return {name: each.grad for name, each in lent.items()}
+
+        self.assert_same(run)
+
+    def test_what_is_differentiated_by_torch_func(self):
+        def run(model, patch):
+            patch(model)
+            lent = {name: each.detach() for name, each in model.named_parameters()}
+            return torch.func.grad(lambda values: torch.func.functional_call(model, values, (), self.batch).loss)(lent)
+
+        self.assert_same(run)
+
+    def test_a_checkpoint_around_the_model(self):
+        def run(model, patch):
+            patch(model)
+            checkpoint(lambda batch: model(**batch).loss, self.batch, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), in_float64())).backward()
+            return gradients(model)
+
+        self.assert_same(run)
+
+    def test_positions_that_leave_some_out(self):
+        batch = {"input_ids": self.batch["input_ids"][:1], "labels": self.batch["input_ids"][:1], "position_ids": torch.cat([torch.arange(9), torch.arange(30, 44)])[None]}
+
+        def run(model, patch):
+            patch(model)
+            model(**batch).loss.backward()
+            return gradients(model)
+
+        self.assert_same(run, use_cache=True)  # a cache, by which transformers' masks take no notice of positions
+        self.assert_same(run, use_cache=False)  # each jump begins a document there
+        with self.assertLogs("streambp_bench") as caught:
+            sb.patch(tiny(use_cache=True))(**packed_batch(61, (9, 10)))
+        self.assertIn("position_ids start anew", caught.output[-1])
+
+    def test_weights_that_change_before_the_backward_pass(self):
+        for lane in ("engine", "module"):
+            model = sb.patch(tiny(), lane=lane)
+            loss = model(**self.batch).loss
+            with torch.no_grad():
+                model.model.layers[0].mlp.up_proj.weight.mul_(1.5)
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                loss.backward()
+
+    def test_second_derivatives_are_refused(self):
+        for lane in ("engine", "module"):
+            model = sb.patch(tiny(), lane=lane)
+            first = torch.autograd.grad(model(**self.batch).loss, list(model.parameters()), create_graph=True)
+            with self.assertRaisesRegex(sb.InputError, "first derivatives alone"):
+                sum(each.square().sum() for each in first).backward()
+
+    def test_a_pickled_model_is_its_own(self):
+        model = sb.patch(tiny(dtype=torch.float64), chunk=7)
+        file = io.BytesIO()
+        with self.assertLogs("streambp_bench") as caught:
+            torch.save(model, file)
+        self.assertIn("patch it again", caught.output[0])
+        file.seek(0)
+        other = torch.load(file, weights_only=False)
+        self.assertIsNone(patched_state(other))
+        with everything_in_float64():
+            sb.patch(other.train(), chunk=7)
+            self.assertTrue(difference(step(other, self.batch)[1], step(model, self.batch)[1]) <= 1e-10)
+
+    def test_logits_of_padding(self):
+        model = sb.patch(tiny(), chunk=7)
+        for more in ({}, {"labels": None}):
+            output = model(**self.batch | more)
+            with self.assertLogs("streambp_bench") if not more else contextlib.nullcontext() as caught:
+                output.logits.sum()
+            if not more:
+                self.assertIn("rows of padding are not computed", caught.output[-1])
+
+    def test_copies_on_several_gpus(self):
+        model = tiny()
+        trainer = types.SimpleNamespace(train=None, accelerator=None, model=model, args=types.SimpleNamespace(n_gpu=2))
+        with self.assertRaisesRegex(sb.InputError, "torchrun"):
+            sb.patch(trainer)
+        self.assertIsNone(patched_state(model))
 
 
 class Halves:
