@@ -218,6 +218,7 @@ ADAPTERS = {
     "minimax-m2-lora-all_linear": Adapter("minimax-m2", "b2_left", {"target_modules": "all-linear"}, seed=250),
     "hunyuan-lora-all_linear": Adapter("hunyuan", "b2_right", {"target_modules": "all-linear"}, seed=251),
     "bamba-lora-all_linear": Adapter("bamba", "b2_left", {"target_modules": "all-linear"}, seed=255),
+    "nemotron-h-lora-last_norm": Adapter("nemotron-h", "b2_left", {"target_modules": ["q_proj"], "modules_to_save": ["norm_f", "layers.1.norm"]}, seed=295),
     "granite-hybrid-lora-all_linear": Adapter("granite-hybrid", "b2_left", {"target_modules": "all-linear"}, seed=252),
     "granite-hybrid-lora-saved": Adapter(
         "granite-hybrid",

@@ -43,6 +43,31 @@ FAMILY_MODELS = {
         batches=ALL,
         norms_add_one=True,
     ),
+    # What no published Gemma 3 says and its classes read: a cap of the logits, and layer_types of its own. Of mscale alone nothing is read.
+    "gemma3-capped": Model(
+        "gemma3_text",
+        seed=425,
+        settings={
+            **SMALL,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 8,
+            "query_pre_attn_scalar": 14,
+            "final_logit_softcapping": 1.5,
+            "sliding_window": 6,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "pad_token_id": 0,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": short_yarn(200.0, mscale=0.7),
+                "sliding_attention": rope(50.0),
+            },
+        },
+        legacy=None,
+        batches=ONE,
+        norms_add_one=True,
+    ),
     "smollm3": Model(
         "smollm3",
         seed=402,

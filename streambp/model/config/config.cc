@@ -39,6 +39,7 @@ json text_part(const ConfigReader& file, const Family& family) {
   part.update(text.object());
   part["model_type"] = family.name;
   if (is_absent) part[kTied] = tied;
+  if (!family.whole.caps_logits) part.erase("final_logit_softcapping");
   for (const char* key : {kTied, "dtype", "torch_dtype", "quantization_config"}) {
     const json* const outside = file.find(key);
     const json* const inside = text.find(key);
@@ -250,7 +251,7 @@ NormNames Config::norm_names(int64_t layer) const {
 }
 
 Config parse_config(std::string_view text, const std::string& where) {
-  const json document = parse_strict_json(text, where);
+  const json document = parse_config_json(text, where);
   const ConfigReader file(document, where);
   const json* const type = file.find("model_type");
   const auto text_of = [](const json* value) {

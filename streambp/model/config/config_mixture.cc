@@ -319,8 +319,11 @@ void parse_router(const ConfigReader& settings, const Family& family, Config& co
     case Router::kNextToMlp:
       return parse_next_to_mlp(settings, config);
     case Router::kNone:
-      for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok"})
-        settings.only(key, nullptr);
+      for (const char* key : {"num_experts", "num_local_experts", "num_experts_per_tok"}) {
+        const auto* const value = settings.find(key);
+        if (value == nullptr || *value != 1)
+          settings.only(key, nullptr);  // one is none, as Hunyuan's files say
+      }
       mixture.sparse.assign(static_cast<std::size_t>(layers), false);
       return;
     case Router::kGranite:

@@ -91,19 +91,13 @@ void parse_llama3(const ConfigReader& object, RopeSettings& rope) {
   }
 }
 
-double yarn_attention_factor(const ConfigReader& object, double factor, bool latent) {
+double yarn_attention_factor(const ConfigReader& object, double factor) {
   const double mscale = object.number("mscale").value_or(0.0);
   const double all_dim = object.number(kMscaleAllDim).value_or(0.0);
   if (!(mscale >= 0.0)) object.refuse("mscale", "a number of at least 0");
   if (!(all_dim >= 0.0)) object.refuse("mscale_all_dim", "a number of at least 0");
   const bool scaled = mscale != 0.0 && all_dim != 0.0;
-  // 0 is as good as absent; one alone is not read by transformers, nor both with attention_factor.
-  if (!scaled && mscale != 0.0) object.refuse("mscale", "mscale_all_dim with it");
-  // With latent attention it has a meaning of its own.
-  if (!scaled && all_dim != 0.0 && !latent) object.refuse("mscale_all_dim", "mscale with it");
-  if (scaled && object.find("attention_factor") != nullptr) {
-    object.refuse("mscale", "none with attention_factor");
-  }
+  // 0 is as good as absent; one alone is not read by any transformers, nor are both with attention_factor.
   const auto of = [&](double m) { return 0.1 * m * std::log(factor) + 1.0; };
   return object.positive("attention_factor", scaled ? of(mscale) / of(all_dim) : of(1.0));
 }
@@ -119,7 +113,7 @@ void parse_yarn(const ConfigReader& object, const Surroundings& around, RopeSett
     object.refuse(
         "truncate",
         "true where layers with a window have another rope: transformers 4 reads false, 5 does not");
-  rope.attention_factor = yarn_attention_factor(object, rope.factor, around.config.is_latent());
+  rope.attention_factor = yarn_attention_factor(object, rope.factor);
   if (!(rope.theta > 1.0)) object.refuse("rope_theta", "a number above 1 with rope type yarn");
 }
 

@@ -9,8 +9,8 @@ namespace {
 
 using nlohmann::json;
 
-// Which layers have a window, and whether the file says so in words of its own: if so, layer_types may only
-// repeat it; if not, layer_types decides where it is there.
+// Which layers have a window, and whether layer_types may only repeat it; if not, layer_types decides where
+// it is there.
 struct LocalLayers {
   std::vector<bool> local;
   bool stated = true;
@@ -32,8 +32,10 @@ LocalLayers all_but_every(const ConfigReader& settings, const FamilyWindows& win
   constexpr const char* kKey = "sliding_window_pattern";
   if (windows.null_is_none && settings.has("sliding_window") && settings.find("sliding_window") == nullptr)
     return {std::vector<bool>(static_cast<std::size_t>(count), false)};
-  // transformers 5 also writes the pattern's default as _sliding_window_pattern, and does not read it.
-  LocalLayers layers{{}, windows.reads_period && settings.find(kKey) != nullptr};
+  // Classes that have layer_types read nothing else where it is there, and write the pattern's default next
+  // to it.
+  LocalLayers layers{{}, false};
+  if (settings.find("layer_types") != nullptr) return layers;
   if (!windows.other_periods) settings.only(kKey, windows.period);
   const bool reads = windows.reads_period && windows.other_periods;
   const int64_t period = reads ? stated_period(settings, kKey, windows.period) : windows.period;
@@ -58,10 +60,9 @@ bool is_null(const ConfigReader& settings) {
 
 // qwen2, qwen2_moe, qwen3: those from max_window_layers on, or every other one below it.
 LocalLayers layers_by_number(const ConfigReader& settings, bool alternates, std::size_t count) {
+  // The classes write max_window_layers, be it their default, next to a list that they have taken instead.
+  if (settings.find("layer_types") != nullptr) return {{}, false};
   const json* const from = settings.find("max_window_layers");
-  if (from == nullptr && settings.find("layer_types") != nullptr) {
-    return {std::vector<bool>(count, false), false};
-  }
   if (from == nullptr || !from->is_number_unsigned()) {
     settings.refuse("max_window_layers", alternates ? "an integer: from this layer on, none has the window"
                                                     : "an integer: the first layer that has the window");

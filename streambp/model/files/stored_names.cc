@@ -141,10 +141,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kMiniMaxM
      {".self_attn.index_k_norm.", ".self_attn.indexer.k_norm."}}};
 
 // What Nemotron-H's files call what is outside of layers.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kBackbone = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kBackbone = {
     {{"backbone.embeddings.", "model.embed_tokens."},
      {"backbone.norm_f.", "model.norm."},
-     {"backbone.", "model."}}};
+     {"backbone.", "model."},
+     {"model.norm_f.", "model.norm."}}};  // of the class, whose names adapters have
 
 /// The names outside layers that files of the family have and those here, in pairs.
 std::vector<std::pair<std::string, std::string>> outside_layers(const Config& config) {
@@ -257,6 +258,11 @@ std::string stored_name(const Config& config, const std::string& parameter) {
   if (!config.mixture.block_sparse_moe_names || name.find(".mlp.") == std::string::npos) return name;
   for (const auto& [stored, ours] : kBlockSparseMoe) name = with_replaced(std::move(name), ours, stored);
   return name;
+}
+
+std::string last_norm_of_class(const Config& config) {
+  const FamilyModules& modules = modules_of(config);
+  return std::string("model.") + (modules.backbone ? "norm_f" : modules.last_norm);
 }
 
 std::string parameter_name(const Config& config, const std::string& stored) {

@@ -14,4 +14,7 @@ std::string stored_name(const Config& config, const std::string& parameter);
 /// The parameter that files call `stored`: the inverse of stored_name.
 std::string parameter_name(const Config& config, const std::string& stored);
 
+/// What transformers' class calls the module model.norm: an adapter's folder has its names.
+std::string last_norm_of_class(const Config& config);
+
 }  // namespace streambp

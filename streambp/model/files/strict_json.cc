@@ -101,6 +101,23 @@ json parse_strict_json(std::string_view text, const std::string& where) {
   return builder.take();
 }
 
+json parse_config_json(std::string_view text, const std::string& where) {
+  constexpr std::string_view kWord = "Infinity", kObject = R"({"__float__":"Infinity"})";
+  if (text.find(kWord) == std::string_view::npos) return parse_strict_json(text, where);
+  std::string plain;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_word = !in_string && text.substr(i).starts_with(kWord);
+    plain += is_word ? kObject : text.substr(i, 1);
+    if (is_word) i += kWord.size() - 1;
+    if (in_string && text[i] == '\\' && i + 1 < text.size())
+      plain += text[++i];
+    else if (text[i] == '"')
+      in_string = !in_string;
+  }
+  return parse_strict_json(plain, where);
+}
+
 std::string read_text_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);

@@ -14,6 +14,11 @@ namespace streambp {
 /// nesting deeper than 64, and numbers that overflow a double.
 nlohmann::json parse_strict_json(std::string_view text, const std::string& where);
 
+/// The same of a config.json, in which Python's json module writes, and reads, infinity as a bare word: it
+/// becomes {"__float__": "Infinity"}, as transformers 5 writes it. Published Mamba-2 models have it as a
+/// limit.
+nlohmann::json parse_config_json(std::string_view text, const std::string& where);
+
 /// The whole of a text file of at most 100,000,000 bytes. Throws InputError naming the file if it can't be
 /// read.
 std::string read_text_file(const std::filesystem::path& path);

@@ -206,7 +206,7 @@ void Model::attach_adapters(const LoraConfig& lora, uint64_t seed) {
 void Model::load_adapters(const std::filesystem::path& folder) {
   const LoraConfig lora = read_lora_config(folder, config_);
   const SafetensorsFile file = SafetensorsFile::open(folder / kAdapterFile);
-  const AdapterNames names(file.entries());
+  const AdapterNames names(file.entries(), config_);
   require_targets(file, names, lora_targets(config_, lora));
   attach_adapters(lora, /*seed=*/0);
   for (const auto& parameter : parameters_) {
@@ -244,9 +244,10 @@ void Model::save_adapters(const std::filesystem::path& folder, const std::string
   std::filesystem::create_directories(folder, error);
   if (error) throw InputError("{}: can't be created: {}", folder.string(), error.message());
   write_lora_config(folder, *lora_, base);
+  const AdapterNames names({}, config_);
   std::map<std::string, at::Tensor> tensors;
   for (const auto& parameter : parameters_) {
-    if (is_peft_name(parameter->name)) tensors[parameter->name] = parameter->value;
+    if (is_peft_name(parameter->name)) tensors[names.stored(parameter->name)] = parameter->value;
   }
   write_tensors(folder / kAdapterFile, tensors, {{"format", "pt"}});
 }

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "streambp/error.h"
+#include "streambp/model/files/stored_names.h"
 #include "streambp/model/lora/lora.h"
 #include "streambp/model/lora/module_pattern.h"
 
@@ -24,12 +25,14 @@ std::vector<std::string> saved_parameters(const Config& config, const LoraConfig
   std::vector<ParameterShape> shapes = parameter_shapes(config);
   if (config.tie_word_embeddings && !config.value_model)
     shapes.push_back({"lm_head.weight", {}, ParameterRole::kHead});
+  const std::string last_norm = last_norm_of_class(config);
   std::vector<std::string> saved;
   for (const ParameterShape& shape : shapes) {
     // The modules that hold the parameter, from the innermost to the outermost, that are saved.
     std::vector<std::string> holders;
     for (std::string module = module_of(shape.name);; module = module_of(module)) {
-      const auto fits = [&](const std::string& end) { return !end.empty() && module.ends_with(end); };
+      const std::string of_class = module == "model.norm" ? last_norm : module;
+      const auto fits = [&](const std::string& end) { return !end.empty() && of_class.ends_with(end); };
       if (std::any_of(lora.modules_to_save.begin(), lora.modules_to_save.end(), fits))
         holders.push_back(module);
       if (module.find('.') == std::string::npos) break;
@@ -78,6 +81,11 @@ std::map<std::string, std::vector<int64_t>> trained_rows(const Config& config, c
       throw InputError("LoRA trainable_token_indices: '{}', expected embed_tokens{}", name,
                        has_head ? " or lm_head" : "");
     const std::string module = is(kEmbedding) ? kEmbedding : kHead;
+    if (config.plain_norms && is(kEmbedding))
+      throw InputError(
+          "LoRA trainable_token_indices: with rows of its own PEFT 0.21 leaves out the norm of a {} "
+          "embedding; train it whole with modules_to_save",
+          config.family);
     if (tokens.empty()) throw InputError("LoRA trainable_token_indices: no tokens of {}", module);
     std::set<int64_t> seen;
     for (const int64_t token : tokens) {

@@ -295,7 +295,7 @@ LoraConfig read_lora_config(const std::filesystem::path& folder, const Config& c
   LoraConfig lora = read_lora_config(folder);
   if (const std::filesystem::path weights = folder / kAdapterFile; std::filesystem::exists(weights)) {
     const SafetensorsFile file = SafetensorsFile::open(weights);
-    const AdapterNames names(file.entries());
+    const AdapterNames names(file.entries(), config);
     if (names.of_whole()) lora = lora_of_decoder(config, lora, names, file.entries());
   }
   try {

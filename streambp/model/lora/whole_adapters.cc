@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 
+#include "streambp/model/files/stored_names.h"
 #include "streambp/model/lora/module_pattern.h"
 
 namespace streambp {
 namespace {
 
 constexpr std::string_view kDecoder = "model.";
+constexpr std::string_view kLastNorm = "model.norm";
 
 struct Naming {
   const char* decoder;
@@ -53,7 +55,8 @@ std::vector<std::pair<std::string, Number>> by_module(
 
 }  // namespace
 
-AdapterNames::AdapterNames(const std::map<std::string, SafetensorsEntry>& stored) {
+AdapterNames::AdapterNames(const std::map<std::string, SafetensorsEntry>& stored, const Config& config)
+    : norm_(last_norm_of_class(config)) {
   for (const Naming& naming : kWhole) {
     const std::string begin = std::string(kPeftPrefix) + naming.decoder;
     const auto first = stored.lower_bound(begin);
@@ -64,10 +67,16 @@ AdapterNames::AdapterNames(const std::map<std::string, SafetensorsEntry>& stored
   }
 }
 
+std::string AdapterNames::with_norm_of_class(const std::string& module) const {
+  const bool is_norm = module == kLastNorm || module.starts_with(std::string(kLastNorm) + '.');
+  return is_norm ? *replaced(module, kLastNorm, norm_) : module;
+}
+
 std::string AdapterNames::whole(const std::string& module) const {
-  if (!of_whole()) return module;
-  if (const auto name = replaced(module, kDecoder, decoder_)) return *name;
-  return replaced(module, kHeadModule, head_).value_or(module);
+  const std::string of_class = with_norm_of_class(module);
+  if (!of_whole()) return of_class;
+  if (const auto name = replaced(of_class, kDecoder, decoder_)) return *name;
+  return replaced(of_class, kHeadModule, head_).value_or(of_class);
 }
 
 std::string AdapterNames::stored(const std::string& name) const {
@@ -77,8 +86,12 @@ std::string AdapterNames::stored(const std::string& name) const {
 
 std::optional<std::string> AdapterNames::of_decoder(const std::string& stored) const {
   const std::string prefix = kPeftPrefix;
-  if (!of_whole() || !stored.starts_with(prefix)) return stored;
+  if (!stored.starts_with(prefix)) return stored;
   const std::string name = stored.substr(prefix.size());
+  if (!of_whole()) {
+    const auto norm = replaced(name, norm_ + '.', std::string(kLastNorm) + '.');
+    return norm ? prefix + *norm : stored;
+  }
   for (const auto& [from, to] :
        {std::pair<std::string_view, std::string_view>{decoder_, kDecoder}, {head_, kHeadModule}}) {
     if (const auto of_part = replaced(name, from, to)) return prefix + *of_part;

@@ -19,7 +19,7 @@ inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 /// language_model.model with language_model.lm_head in transformers 4.
 class AdapterNames {
  public:
-  explicit AdapterNames(const std::map<std::string, SafetensorsEntry>& stored);
+  AdapterNames(const std::map<std::string, SafetensorsEntry>& stored, const Config& config);
 
   bool of_whole() const { return !decoder_.empty(); }
   /// The name in the file of a tensor of the decoder alone.
@@ -30,7 +30,10 @@ class AdapterNames {
   std::string whole(const std::string& module) const;
 
  private:
+  std::string with_norm_of_class(const std::string& module) const;
+
   std::string decoder_, head_;  // of module names, in place of `model.` and `lm_head`
+  std::string norm_;            // of the class, in place of `model.norm`
 };
 
 /// `lora` of a whole model for its decoder alone: the modules that have an adapter in the file by their

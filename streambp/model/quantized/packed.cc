@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 5> kScaleDtypes = {"F32", "BF16", "F16", 
 template <typename Look>
 auto of_settings(const std::filesystem::path& config_json, const Look& look) {
   const std::string where = config_json.string();
-  const json document = parse_strict_json(read_text_file(config_json), where);
+  const json document = parse_config_json(read_text_file(config_json), where);
   const ConfigReader file(document, where);
   const bool inside = file.find(kPackingKey) == nullptr && file.find("text_config") != nullptr;
   return look(inside ? file.inner("text_config") : file);

@@ -154,7 +154,7 @@ std::optional<Quantization> parse_quantization(const ConfigReader& settings) {
 
 std::optional<Quantization> read_quantization(const std::filesystem::path& config_json) {
   const std::string where = config_json.string();
-  const json document = parse_strict_json(read_text_file(config_json), where);
+  const json document = parse_config_json(read_text_file(config_json), where);
   const ConfigReader file(document, where);
   if (file.find(kQuantizationKey) != nullptr || file.find("text_config") == nullptr)
     return parse_quantization(file);

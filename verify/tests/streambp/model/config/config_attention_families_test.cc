@@ -153,6 +153,10 @@ TEST(Exaone4, RotatesWhereItHasAWindow) {
   EXPECT_EQ(full.windows, (Windows{0, 0, 0, 0, 0}));
   EXPECT_TRUE(full.no_rope.empty());
   EXPECT_EQ(parse(with(exaone, {{"sliding_window", nullptr}, {"layer_types", types}})), full);
+  const json last = {"sliding_attention", "full_attention", "full_attention", "full_attention",
+                     "sliding_attention"};
+  EXPECT_EQ(parse(with(exaone, {{"layer_types", last}, {"sliding_window_pattern", 4}})).windows,
+            (Windows{4096, 0, 0, 0, 4096}));
   // Where a layer might have a window, none that hasn't rotates.
   EXPECT_EQ(parse(with(exaone, {{"layer_types", types}})).no_rope, (Flags{true, true, true, true, true}));
   for (const char* pattern : {"", "G L", "LGL", "LLL"}) {

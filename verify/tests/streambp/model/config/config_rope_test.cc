@@ -90,12 +90,15 @@ TEST(Rope, ReadsYarn) {
   expected.attention_factor = 1.138629436111989;  // 0.1 ln 4 + 1
   EXPECT_EQ(rope(json::object()), expected);
   EXPECT_EQ(rope({{"mscale", 0}, {"mscale_all_dim", nullptr}}), expected);
+  EXPECT_EQ(rope({{"mscale", 0.7}}), expected);  // transformers reads neither alone
+  EXPECT_EQ(rope({{"mscale_all_dim", 0.7}}), expected);
   expected.beta_fast = 16.0;
   expected.beta_slow = 2.0;
   expected.truncate = false;
   expected.attention_factor = 1.5;
-  EXPECT_EQ(rope({{"beta_fast", 16}, {"beta_slow", 2}, {"truncate", false}, {"attention_factor", 1.5}}),
-            expected);
+  const json stated = {{"beta_fast", 16}, {"beta_slow", 2}, {"truncate", false}, {"attention_factor", 1.5}};
+  EXPECT_EQ(rope(stated), expected);
+  EXPECT_EQ(rope(with(stated, {{"mscale", 1.0}, {"mscale_all_dim", 0.5}})), expected);
   // (0.07 ln 40 + 1) / (0.1 ln 40 + 1)
   EXPECT_DOUBLE_EQ(rope({{"factor", 40}, {"mscale", 0.7}, {"mscale_all_dim", 1.0}}).attention_factor,
                    0.91915599520444359);
@@ -115,11 +118,7 @@ TEST(Rope, ReadsYarn) {
   EXPECT_TRUE(refuses_yarn({{"beta_fast", 0.5}}, "beta_fast is 0.5", "at least beta_slow (1)"));
   EXPECT_TRUE(refuses_yarn({{"beta_slow", 0}}, "beta_slow is 0"));
   EXPECT_TRUE(refuses_yarn({{"truncate", 1}}, "truncate is 1", "true or false"));
-  EXPECT_TRUE(refuses_yarn({{"mscale", 1.0}}, "mscale is 1.0", "mscale_all_dim with it"));
-  EXPECT_TRUE(refuses_yarn({{"mscale_all_dim", 1.0}}, "mscale_all_dim is 1.0", "mscale with it"));
   EXPECT_TRUE(refuses_yarn({{"mscale", -1.0}}, "mscale is -1.0"));
-  EXPECT_TRUE(refuses_yarn({{"mscale", 1.0}, {"mscale_all_dim", 1.0}, {"attention_factor", 1.0}}, "mscale",
-                           "attention_factor"));
   EXPECT_TRUE(refuses_yarn({{"low_freq_factor", 1.0}}, "low_freq_factor", "no such key"));
   EXPECT_TRUE(refuses(with(llama, {{"original_max_position_embeddings", 64}, {"rope_scaling", yarn}}),
                       "rope_scaling.original_max_position_embeddings is 32", "64"));

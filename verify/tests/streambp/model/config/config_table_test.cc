@@ -239,7 +239,6 @@ const std::map<std::string, int> kReasons = {
     {"attention_bias is true", 1},         // not read by transformers: mistral and phi3 have none,
     {"attention_bias is false", 1},        // qwen2 always has some
     {"attention_dropout is 0.1", 17},
-    {"expected mscale_all_dim with it", 7},      // one alone is not read
     {"factor is 0.8", 3},                        // a context made shorter
     {"original_max_position_embeddings is", 2},  // phi3: the key outside the object holds
     {"rope_scaling.type is", 9},                 // gemma3, olmo3: read by transformers 4, not by 5
@@ -248,8 +247,7 @@ const std::map<std::string, int> kReasons = {
     {"num_key_value_heads is 3", 3},             // deepseek_v3: not read where it is above half the heads
     {"scoring_func is \"softmax\"", 2},          // of DeepSeek's own reader, not read
     {"output_router_logits is true", 2},         // glm4_moe: has no loss of them
-    {"the windows that the file states elsewhere", 1},  // exaone4: transformers takes layer_types
-    {"of the topk_group groups", 1},  // more experts than may be chosen: transformers takes others
+    {"of the topk_group groups", 1},             // more experts than may be chosen: transformers takes others
     {"use_bidirectional_attention is \"all\"", 1},
     {"query_pre_attn_scalar is 16", 1},  // gemma4: not read
 };
@@ -280,7 +278,7 @@ TEST(ConfigTable, EveryFileIsReadAsTransformersReadsItOrRefusedByName) {
   }
   EXPECT_EQ(lines, 768);
   EXPECT_EQ(families.size(), 32u);
-  EXPECT_GE(read, 706);
+  EXPECT_GE(read, 720);
   for (const auto& [reason, count] : kReasons) {
     EXPECT_LE(refused[reason], count) << reason;
     fmt::print("{} refused: {}\n", refused[reason], reason);

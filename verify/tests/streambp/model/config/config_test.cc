@@ -226,6 +226,9 @@ TEST(Config, RefusesWhatWouldChangeTheMathematics) {
 }
 
 TEST(Config, AcceptsTheSupportedValueSpelledOut) {
+  // Hunyuan's dense files count their MLP as an expert.
+  EXPECT_EQ(parse(with(small_config("hunyuan_v1_dense"), {{"num_experts", 1}})),
+            parse(small_config("hunyuan_v1_dense")));
   for (const auto& [name, activation] :
        {std::pair("swish", Activation::kSilu), std::pair("gelu", Activation::kGelu),
         std::pair("gelu_new", Activation::kGeluTanh), std::pair("relu", Activation::kRelu)})
@@ -245,6 +248,26 @@ TEST(Config, AcceptsTheSupportedValueSpelledOut) {
   for (const char* family : {"llama", "qwen2", "qwen3"}) {
     EXPECT_EQ(parse(with(small_config(family), spelled_out)), parse(small_config(family))) << family;
   }
+}
+
+TEST(Config, ReadsInfinityAsPythonWritesIt) {
+  json bamba = with(small_config("llama"), {{"model_type", "bamba"}, {"attn_layer_indices", {1}}});
+  bamba.update({{"mamba_n_heads", 8}, {"mamba_d_head", 12}, {"time_step_limit", {0.0, "INF"}}});
+  std::string text = bamba.dump();
+  text.replace(text.find("\"INF\""), 5, "Infinity");
+  const Config config = parse_config(text, "x.json");
+  EXPECT_TRUE(std::isinf(config.delta_rule.time_step_high));
+  EXPECT_EQ(config, parse(with(bamba, {{"time_step_limit", {0.0, {{"__float__", "Infinity"}}}}})));
+  // Within strings, behind an escaped quote and elsewhere it is nothing of the kind.
+  EXPECT_EQ(parse_config(R"({"note": "\\\"Infinity", "Infinity": "\\",)" + text.substr(1), "x.json"), config);
+  EXPECT_TRUE(refused(
+      [&] {
+        parse_config(R"({"rms_norm_eps": Infinity,)" + without(bamba, "rms_norm_eps").dump().substr(1),
+                     "x.json");
+      },
+      "rms_norm_eps is", "Infinity"));
+  for (const char* bad : {"{\"a\":-Infinity}", "{\"a\":Infinity1}", "{\"a\":\"Infinity", "{\"a\":Infinit}"})
+    EXPECT_TRUE(refused([&] { parse_config(bad, "x.json"); }, "x.json: not valid JSON")) << bad;
 }
 
 TEST(Config, RefusesBadFiles) {

@@ -187,6 +187,20 @@ TEST(LoraConfigFile, RefusesWhatIsTrainedTwice) {
     return OrderedJson{{"trainable_token_indices", tokens}};
   };
   EXPECT_TRUE(refused(with("qwen3", rows({3, 3})), "twice"));
+  EXPECT_TRUE(refused(with("muse-spark", rows({3})), "norm of a muse_spark_text embedding"));
+  EXPECT_NO_THROW(with("muse-spark", rows({{"lm_head", {3}}}))());
+  // The last norm by the class's own name.
+  const auto saves_last_norm = [](const char* model, const char* name) {
+    const auto saved =
+        lora_extras(model_config(model),
+                    read_settings({{"target_modules", {"q_proj"}}, {"modules_to_save", {name}}}))
+            .saved;
+    return std::find(saved.begin(), saved.end(), "model.norm.weight") != saved.end();
+  };
+  EXPECT_TRUE(saves_last_norm("nemotron-h", "norm_f"));
+  EXPECT_FALSE(saves_last_norm("nemotron-h", "norm"));
+  EXPECT_TRUE(saves_last_norm("bamba", "final_layernorm"));
+  EXPECT_TRUE(saves_last_norm("lfm2", "embedding_norm"));
   EXPECT_TRUE(refused(with("qwen3", rows({97})), "97", "0 to 96"));
   EXPECT_TRUE(refused(with("qwen3", rows({-1})), "-1"));
   EXPECT_TRUE(refused(with("qwen3", rows({{"q_proj", {1}}})), "q_proj", "embed_tokens or lm_head"));
