@@ -188,9 +188,16 @@ def goldens_and_sweep(*more):
             *proofs.row("sweep", "to standard"), *proofs.row("sweep", "to reference")]
 
 
+def in_chunks(*precisions):
+    """streambp's error by standard's own, in however many chunks: the worst of scripts/pages/precision.py's, which has another file of records."""
+    records = [json.loads(line) for line in (ROOT / "results/precision/errors.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [f"{max(one['times_standard'] for one in records if one['method'] == 'streambp' and one['precision'] == precision):.2f} x" for precision in precisions]
+
+
 def proved():
     proofs = Proofs()
-    return [*goldens_and_sweep(), f"{limit_text(proofs.figure('precision', 'float32')['limit'])} x", proofs.times("float32"), proofs.times("bfloat16")]
+    return [*goldens_and_sweep(), f"{limit_text(proofs.figure('precision', 'float32')['limit'])} x", proofs.times("float32"), proofs.times("bfloat16"),
+            *in_chunks("float32", "bfloat16")]
 
 
 def passed():
@@ -204,7 +211,7 @@ def all_proofs():
     properties = proofs.records["properties"]
     return [*goldens_and_sweep(f"{proofs.records['goldens']['models']} models"), f"{properties['passes']:,} passes", f"{properties['comparisons']:,} comparisons",
             proofs.reached("properties", "to standard"), proofs.reached("properties", "to reference"),
-            *(proofs.times(what) for what in ("float32", "bfloat16", "bfloat16, gradients summed in float32")),
+            *(proofs.times(what) for what in ("float32", "bfloat16", "bfloat16, gradients summed in float32")), *in_chunks("float32", "mixed", "bfloat16"),
             *(text for what in ("complex steps", "extended precision", "six-point differences") for text in proofs.row("gradcheck", what)),
             *reversed(prediction())]
 
