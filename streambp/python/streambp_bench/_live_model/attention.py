@@ -3,6 +3,7 @@
 import torch
 
 from .._library import InputError
+from .attention_name import own_name
 from .decoder import OF_TOWERS, text_config
 
 # What a patched decoder takes next to inputs, masks and positions: whether it is there decides, or it is looked at elsewhere.
@@ -14,7 +15,7 @@ TAKEN = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "use_ca
 
 def implementation(base):
     """The name of the model's attention: "sdpa", "eager", "flash_attention_2", ..."""
-    return str(getattr(text_config(base), "_attn_implementation", None) or "eager").removeprefix("paged|")
+    return str(own_name(text_config(base)) or "eager").removeprefix("paged|")
 
 
 def check_attention(base):
