@@ -60,6 +60,15 @@ def mask_as_run(base, mask, position_ids, rows):
     return mask
 
 
+def is_added(base, mask):
+    """Whether the model's own attention adds a mask to scores that says by True and False what it hides: 1 is no more than 1 there, and nothing is hidden."""
+    return torch.is_tensor(mask) and mask.dim() == 4 and not mask.is_floating_point() and implementation(base) == "eager"
+
+
+ADDED = ("attention_mask: 4-D and not of floating point, with attn_implementation \"eager\", which adds it to scores, 1 where it is True, and hides nothing{}; "
+         "give 0 and torch.finfo(dtype).min, or attn_implementation=\"sdpa\"")
+
+
 def undivided(state, given):
     """`given`, a model's arguments by name, with a mask of ones where its own code would keep a cache, and so takes no notice of positions: where they
     leave some out and only ever grow (position interpolation's jumps), they are no documents. Positions that start anew stay documents, and that is said.
