@@ -95,6 +95,8 @@ def whole_forward(call, *args, **kwargs):
     if not torch.is_grad_enabled():
         return call.original(*args, **kwargs)
     given = {name: value for name, value in call.bound(args, kwargs).items() if value is not None and name not in FOR_TOWERS}
+    check_keywords(given)  # here, since the decoder alone has no towers for what it would leave to its own code
+    check_text_tokens(call.state.base, given.get("input_ids"))
     output = call.module.language_model(**given | {"return_dict": True})
     kind = model_class(call.module)
     # A class of its own, or, since transformers 5.24, one that several models share.
