@@ -1,6 +1,7 @@
 """Forward functions put onto a model's modules, and taken off again."""
 
 import contextlib
+import contextvars
 import copy
 import functools
 import types
@@ -13,6 +14,7 @@ from ._trl import in_small_tiles, is_trl_head
 
 ATTRIBUTE = "_streambp"  # of a patched model: what patch() has set on it
 FUSED = "streambp_fused_lm_head"  # asks a forward of ours for TRL's head
+_standing = contextvars.ContextVar("whether lanes run in this thread, by id, where it is not as in others", default={})
 FORWARDS = "_streambp_forwards"  # of a module: what its forward functions of ours call, innermost first
 
 
@@ -149,12 +151,30 @@ class Lane:
     def put(self, call, function, module):
         replace(self._found, call, function, module)
 
+    @property
+    def active(self):
+        return _standing.get().get(id(self), self._active)
+
+    @active.setter
+    def active(self, value):
+        self._active = value
+
     @contextlib.contextmanager
-    def paused(self):
-        """Inside, the model's own code runs."""
-        active, self.active = self.active, False
+    def standing(self, active):
+        """Inside, in this thread alone, this lane runs, or another in its place: its forward functions call what was there before them."""
+        token = _standing.set({**_standing.get(), id(self): active})
         try:
             yield
+        finally:
+            _standing.reset(token)
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Inside, the model's own code runs, in threads of the backward pass too."""
+        active, self.active = self._active, False
+        try:
+            with self.standing(False):
+                yield
         finally:
             self.active = active
 

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from .._batch import mask_of_columns
 from .._hooks import has_hooks
 from .._library import InputError
-from .._live_model.attention import CACHES, check_blocks, check_keywords, mask_as_run, undivided
+from .._live_model.attention import ADDED, CACHES, check_blocks, check_keywords, is_added, mask_as_run, undivided
 from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, model_class, text_config
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
@@ -95,6 +95,8 @@ def whole_forward(call, *args, **kwargs):
     if not torch.is_grad_enabled():
         return call.original(*args, **kwargs)
     given = {name: value for name, value in call.bound(args, kwargs).items() if value is not None and name not in FOR_TOWERS}
+    check_keywords(given)  # here, since the decoder alone has no towers for what it would leave to its own code
+    check_text_tokens(call.state.base, given.get("input_ids"))
     output = call.module.language_model(**given | {"return_dict": True})
     kind = model_class(call.module)
     # A class of its own, or, since transformers 5.24, one that several models share.
@@ -184,6 +186,8 @@ def _start(state, given):
     if isinstance(mask, dict):
         raise InputError("attention_mask: one for each kind of layer is given with gradients, expected [rows, columns]")
     if mask is not None and mask.dim() == 4:
+        if is_added(state.base, mask):
+            state.say_once(ADDED.format(": streamed layers hide what is False, as is meant"))
         mask = mask_of_columns(mask, positions)
     check_blocks(state.base, mask, embedded=given.get("input_ids") is None)
     mask = mask_as_run(state.base, mask, positions, input_ids.shape[0])

@@ -193,17 +193,14 @@ class Patched(Lane):
 
     @contextlib.contextmanager
     def aside(self, reason):
-        """Inside, the understudy's lane runs instead."""
-        with self.paused():
+        """Inside, the understudy's lane runs instead, in this thread: another may be in the engine's."""
+        with self.standing(False):
             self.understudy.prepare()
             if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
                 self._reasons.add(reason)
                 say(f"the engine leaves this to the layers' own code ({self.understudy.describe()}): {reason}")
-            self.understudy.active = True
-            try:
+            with self.understudy.standing(True):
                 yield
-            finally:
-                self.understudy.active = False
 
     @contextlib.contextmanager
     def making_logits(self):

@@ -4,6 +4,8 @@ The loss's node computes its gradients in the forward pass, with the logits at h
 computed twice. Log-probabilities are computed again in the backward pass, when the gradient of each is known; so is a loss in float16.
 """
 
+import math
+
 import torch
 
 from .._library import InputError, checked, once
@@ -65,6 +67,8 @@ class StreamedLoss(torch.autograd.Function):
         with outside_autocast(hidden):
             loss, of_hidden = checked(engine.head_loss, packed, hidden.contiguous(), batch, "sft", NO_BALANCE, slots.views_of(parameters),
                                       slots.views_of(gradients), head_chunk, goes_back)
+        if loss == 0 and "num_items_in_batch" not in batch and not bool((batch["labels"][:, 1:] != IGNORED).any()):
+            loss = math.nan  # the mean of no token, as torch has it; its gradients are zero
         ctx.gradients = [of_hidden, *gradients]
         return torch.tensor(loss, dtype=wide(hidden.dtype), device=hidden.device)
 

@@ -3,6 +3,7 @@
 import torch
 
 from .._library import InputError
+from .attention_name import own_name
 from .decoder import OF_TOWERS, text_config
 
 # What a patched decoder takes next to inputs, masks and positions: whether it is there decides, or it is looked at elsewhere.
@@ -14,7 +15,7 @@ TAKEN = {"input_ids", "attention_mask", "position_ids", "inputs_embeds", "use_ca
 
 def implementation(base):
     """The name of the model's attention: "sdpa", "eager", "flash_attention_2", ..."""
-    return str(getattr(text_config(base), "_attn_implementation", None) or "eager").removeprefix("paged|")
+    return str(own_name(text_config(base)) or "eager").removeprefix("paged|")
 
 
 def check_attention(base):
@@ -57,6 +58,15 @@ def mask_as_run(base, mask, position_ids, rows):
         if bool(restarts.any()):
             return torch.ones(rows, position_ids.shape[-1], dtype=torch.int64, device=position_ids.device)
     return mask
+
+
+def is_added(base, mask):
+    """Whether the model's own attention adds a mask to scores that says by True and False what it hides: 1 is no more than 1 there, and nothing is hidden."""
+    return torch.is_tensor(mask) and mask.dim() == 4 and not mask.is_floating_point() and implementation(base) == "eager"
+
+
+ADDED = ("attention_mask: 4-D and not of floating point, with attn_implementation \"eager\", which adds it to scores, 1 where it is True, and hides nothing{}; "
+         "give 0 and torch.finfo(dtype).min, or attn_implementation=\"sdpa\"")
 
 
 def undivided(state, given):

@@ -5,8 +5,6 @@ documents, padding), a Visible stands for the mask; any other mask, and whatever
 positions), goes to the attention that the model has.
 """
 
-import contextlib
-import contextvars
 import functools
 import inspect
 import re
@@ -17,13 +15,12 @@ from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
 from .._library import library
+from .._live_model.attention_name import NAME, attention_of, is_ours_here, name_here, own_name
 from .row_cache import in_autocast, wide
 
-NAME = "streambp"
 OWN = ("eager", "sdpa")
 COMPUTED = {"module", "query", "key", "value", "attention_mask", "dropout", "scaling", "softcap", "s_aux", "sliding_window", "is_causal", "kwargs"}
 BY_NAME = re.compile(r"_attn_implementation\s*(==|!=|in\b|not in\b)")  # code that asks which attention it has
-_own = contextvars.ContextVar("the model's own attention", default="sdpa")
 
 
 class Visible:
@@ -78,13 +75,14 @@ def visible_or_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, ma
     """What stands for a mask, by transformers' mask interface: a Visible, or the model's own mask where it is not known."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, causal_mask_function
 
-    function, name = mask_function or causal_mask_function, _own.get()
+    function, config = mask_function or causal_mask_function, kwargs.get("config")
+    name = name_here(config)
 
     def own():
         return ALL_MASK_ATTENTION_FUNCTIONS[name](batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
                                                   mask_function=function, attention_mask=attention_mask, **kwargs)
 
-    parts = parts_of(function)
+    parts = parts_of(function) if is_ours_here(config) else None
     is_square = q_length == kv_length and not torch.is_tensor(q_offset) and not q_offset and not kv_offset
     if parts is None or "causal" not in dict(parts) or not is_square:
         return own()
@@ -149,10 +147,12 @@ class Attention(torch.autograd.Function):
 
 def attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None, softcap=None, s_aux=None, **kwargs):
     """Attention by transformers' interface: the engine's where a Visible stands for the mask, else the model's own."""
-    visible, own = attention_mask, _own_attention(module)
+    visible, config = attention_mask, getattr(module, "config", None)
+    name = name_here(config)
+    own = _own_attention(module, name)
     if isinstance(visible, Visible):
         query, key, value = in_autocast(query, key, value)
-        if _is_computed(module, own, query, key, value, dropout, softcap, s_aux, kwargs):
+        if is_ours_here(config) and _is_computed(module, name, own, query, key, value, dropout, softcap, s_aux, kwargs):
             settings = (visible.spans, visible.window, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap or 0.0)
             rows = getattr(key, "_streambp_rows", None)
             if rows is None or rows is not getattr(value, "_streambp_rows", None):
@@ -164,20 +164,20 @@ def attend(module, query, key, value, attention_mask, dropout=0.0, scaling=None,
     return own(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more, **kwargs)
 
 
-def _own_attention(module):
-    """The function that the model's own attention is, for this module."""
+def _own_attention(module, name):
+    """The function that the model's own attention of this name is, for this module."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     spaces = (vars(sys.modules[kind.__module__]) for kind in type(module).__mro__ if kind.__module__ in sys.modules)
     space = next((each for each in spaces if "ALL_ATTENTION_FUNCTIONS" in each), {})  # where its class is, which may have functions of its own
-    return space.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS).get_interface(_own.get(), space.get("eager_attention_forward"))
+    return space.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS).get_interface(name, space.get("eager_attention_forward"))
 
 
-def _is_computed(module, own, query, key, value, dropout, softcap, sinks, kwargs):
+def _is_computed(module, name, own, query, key, value, dropout, softcap, sinks, kwargs):
     """Whether the engine computes what the model's own attention would."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if dropout or kwargs.get("is_causal") is False or _own.get() == "sdpa" and (softcap is not None or sinks is not None or own is not sdpa_attention_forward):
+    if dropout or kwargs.get("is_causal") is False or name == "sdpa" and (softcap is not None or sinks is not None or own is not sdpa_attention_forward):
         return False
     if getattr(module, "sinks", None) is not None and module.sinks is not sinks:
         return False
@@ -210,8 +210,7 @@ class LaneAttention:
 
     def name(self):
         """The name of the model's own attention."""
-        name = next((each._attn_implementation for each in self.configs), None) or "eager"
-        return _own.get() if name == NAME else str(name)
+        return str(next(map(own_name, self.configs), None) or "eager")
 
     def is_known(self):
         """Whether the model's own attention is one of transformers' that the engine knows."""
@@ -223,23 +222,12 @@ class LaneAttention:
         return (self.name() in OWN and ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward and "eager" not in ALL_ATTENTION_FUNCTIONS
                 and found["sdpa"] is masks.sdpa_mask and found["eager"] is masks.eager_mask)
 
-    @contextlib.contextmanager
     def ours(self, wanted=True):
-        """Inside, attention and masks are ours, or with wanted=False the model's own again."""
-        name = self.name()
-        chosen = NAME if wanted and self.fits and self.is_known() else name
-        if chosen == NAME:
+        """A context in which attention and masks of this thread are ours, or with wanted=False the model's own again."""
+        chosen = wanted and self.fits and self.is_known()
+        if chosen:
             _register()
-        found = [(each, each._attn_implementation_internal) for each in self.configs if each._attn_implementation_internal in (name, NAME)]
-        token = _own.set(name)
-        for each, _ in found:
-            each._attn_implementation_internal = chosen
-        try:
-            yield
-        finally:
-            for each, before in found:
-                each._attn_implementation_internal = before
-            _own.reset(token)
+        return attention_of(self.configs, self.name(), chosen)
 
 
 @functools.cache

@@ -287,7 +287,7 @@ class LossNode(torch.autograd.Function):
             part = index[begin:begin + size]
             own = rows[part][None].requires_grad_()
             with torch.enable_grad(), autocast(), ctx.sums, torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):  # a chunk's graph is no part of the caller's
-                logits = head.logits(own, outputs)
+                logits = head.logits(own.view_as(own), outputs)
             if not begin and not {id(each) for each in leaves_of(logits)} <= {id(own), *map(id, parameters)}:
                 raise Unfit("its head reads more than hidden states")
             losses, seed = cross_entropy(logits[0].detach(), targets[begin:begin + size].to(logits.device))

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .._hooks import again, kept_inside, present
 from .._library import InputError
-from .._live_model.attention import undivided
+from .._live_model.attention import ADDED, is_added, undivided
 from .._log import say
 from .._replaced import Lane
 from . import node
@@ -260,6 +260,8 @@ def model_forward(call, *args, **kwargs):
         mask = undivided(call.state, kwargs if not args else {"input_ids": args[0], **kwargs}).get("attention_mask")
         kwargs |= {"use_cache": False} | ({} if mask is None else {"attention_mask": mask})
     head = call.state.head
+    if is_added(call.state.base, kwargs.get("attention_mask")):
+        raise InputError(ADDED.format(""))
     if call.layer is not call.state.base or not with_gradients or not head.is_asked(args, kwargs):
         with call.state.attention.ours(not kwargs.get("output_attentions") and not call.state.wants_attentions()):
             return call.original(*args, **kwargs)
@@ -296,9 +298,20 @@ class ModuleLane(Lane):
     def prepare(self):
         """Proves layers and head, once, unless that was not wanted."""
         if self.table is None and self._proves:
+            self._check_values()
             with self.paused(), as_sharded(self.base):
                 self.table = prove_lane(self)
                 self.head.reason = self.head.reason or prove_head(self.head)
+
+    def _check_values(self):
+        """Raises InputError for weights without values: a proof of them fails, and layers would run whole for good. accelerate's hooks fetch some when they are needed."""
+        name = next((name for name, parameter in self.base.named_parameters() if parameter.is_meta), None)
+        if name is not None and not any(hasattr(module, "_hf_hook") for module in self.base.modules()):
+            raise InputError(f"{name} is on the meta device and has no values: call streambp_bench.patch() when the model is loaded")
+
+    def remove(self):
+        super().remove()
+        self.calls = []  # which know this lane: a model that is let go is freed at once
 
     def describe(self):
         """What was taken, in one line."""

@@ -359,7 +359,7 @@ def _backward(ctx, call, arguments, hidden, gradient, others, wanted):
         states = {name: state.detach().requires_grad_() for name, state in starts[i].items()}
         cache = RowCache(kept, begin, states, rooms=rooms)
         with torch.enable_grad():
-            output, sides = call.run(rows, arguments.at(begin, end), cache, begin, bool(ctx.updates or arguments.stores), arguments.asked)
+            output, sides = call.run(rows.view_as(rows), arguments.at(begin, end), cache, begin, bool(ctx.updates or arguments.stores), arguments.asked)
         roots = [(output, gradient.narrow(call.axis, begin, end - begin))]
         roots += [(sides[position], side.cut(of_sides[position], begin, end)) for position, side in ctx.sides.items() if of_sides[position] is not None]
         for position, own, first in cache.own_by_position():

@@ -6,7 +6,10 @@ import time
 import unittest
 
 import torch
+import transformers
+from patching import difference, gradients, patched, step, tiny
 from python_case import Case, inputs_of, model_in_float64, take_gradients
+from streambp_bench._replaced import patched_state
 
 import streambp_bench as sb
 
@@ -89,6 +92,43 @@ class ThreadsAndForks(Case):
                 thread.join()
             twice = take_gradients(self.model)
             self.assert_gradients(twice, {name: 2 * gradient for name, gradient in once.items()}, "two threads", 1e-12)
+
+    def steps_in_threads(self, *steps):
+        """Calls each of `steps` again and again, in a thread of its own."""
+        start, errors = threading.Barrier(len(steps)), []
+
+        def work(step):
+            start.wait()
+            try:
+                for _ in range(80 // FEWER):
+                    step()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(step,)) for step in steps]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(errors, [])
+        return 80 // FEWER
+
+    def test_threads_share_a_patched_model(self):
+        """A config's attention is one for all threads, and what the engine leaves to the model's own code another thread may have the engine do."""
+        plain = tiny()
+        alone = transformers.Qwen3ForCausalLM(plain.config).train()  # shares the config, and is not patched
+        ids = torch.randint(3, 61, (2, 17), generator=torch.Generator().manual_seed(1))
+        batch = {"input_ids": ids, "labels": ids}
+        for lane, others in (("module", {}), ("auto", {"output_hidden_states": True})):  # which the engine refuses
+            with patched(plain, lane=lane, chunk=4):
+                wanted, of_alone = [step(model, batch, **more)[1] for model, more in ((plain, others), (alone, {}))]
+                plain.zero_grad(), alone.zero_grad()
+                count = self.steps_in_threads(lambda: plain(**batch).loss.backward(), lambda others=others: plain(**batch, **others).loss.backward(),
+                                              lambda: alone(**batch).loss.backward())
+                for model, expected, times in ((plain, wanted, 2 * count), (alone, of_alone, count)):
+                    self.assertTrue(difference({name: each / times for name, each in gradients(model).items()}, expected) <= 1e-5, lane)
+            self.assertEqual(plain.config._attn_implementation, "sdpa")
+            self.assertIsNone(patched_state(plain))
 
     def test_forked_processes_allocate(self):
         with Busy(lambda: torch.empty(300000)):

@@ -10,7 +10,7 @@ import torch
 import transformers
 from any_model import difference
 from module_lane_test import everything_in_float64, lanes, streamed
-from patching import relative, step
+from patching import gradients, patched, relative, step
 from python_case import Case, in_float64
 from streambp_bench._module_lane import node
 
@@ -99,6 +99,27 @@ class Images(Case):
     def test_sdpa(self):
         for family in FAMILIES:
             self.compare(family, (3,), "sdpa")
+
+    def test_images_without_labels_beside_the_engine(self):
+        """Where the engine knows the text model, and a trainer makes its loss of logits: the whole model is left to its own code, with its images."""
+        for family in ("Gemma 3", "Qwen3.5", "Mistral 3"):
+            model, batch = model_of(family), batch_of(family)
+            del batch["labels"]
+
+            def run(model=model, batch=batch):
+                model.zero_grad()
+                output = model(**batch, use_cache=False, logits_to_keep=7).logits[0].logsumexp(-1).sum()
+                output.backward()
+                return output.item(), gradients(model)
+
+            with everything_in_float64():
+                loss, theirs = run()
+                with patched(model, lane="engine"), self.assertRaisesRegex(sb.InputError, "pixel_values"):
+                    run()
+                with patched(model, lane="auto", chunk=7, prove=False):
+                    ours_loss, ours = run()
+            self.assertTrue(any("vis" in name for name in theirs))
+            self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= 1e-9, family)
 
     def test_edges_of_chunks_leave_images_whole(self):
         for family in BIDIRECTIONAL:

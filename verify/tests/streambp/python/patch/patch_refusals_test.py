@@ -6,7 +6,8 @@ import unittest
 
 import streambp_bench as sb
 import torch
-from patching import batch_of, load, patched, step, tiny
+import transformers
+from patching import batch_of, load, patched, relative, step, tiny, tiny_config
 
 
 class Refused(unittest.TestCase):
@@ -109,6 +110,31 @@ class Refused(unittest.TestCase):
     def test_autocast(self):
         with torch.autocast("cpu", torch.bfloat16):
             self.assert_refused("autocast", "bfloat16")
+
+    def test_masks_that_eager_attention_adds(self):
+        """True is added to a score as 1: nothing is hidden. Other attention reads it as it is meant, and so does the engine, which says it."""
+        mask = torch.ones(19, 19, dtype=torch.bool).tril()[None, None].expand(2, 1, 19, 19)
+        for implementation in ("eager", "sdpa"):
+            model = tiny()
+            model.config._attn_implementation = implementation
+            given = self.batch | {"attention_mask": mask}
+            expected = step(model, self.batch | {"attention_mask": None})[0]
+            for lane in ("engine", "module", "auto"):
+                with patched(model, lane=lane, prove=False, chunk=5):
+                    if (lane, implementation) == ("module", "eager"):
+                        with self.assertRaisesRegex(sb.InputError, "adds it to scores.*sdpa"):
+                            model(**given)
+                        continue
+                    with self.assertLogs("streambp_bench") if implementation == "eager" else self.assertNoLogs("streambp_bench"):
+                        loss = step(model, given)[0]
+                    self.assertTrue(relative(loss, expected) <= 1e-5, lane)
+
+    def test_weights_without_values(self):
+        with torch.device("meta"):
+            model = transformers.Qwen3ForCausalLM(tiny_config())
+        for lane in ("engine", "module", "auto"):
+            with self.assertRaisesRegex(sb.InputError, "meta device.*load"):
+                sb.patch(model, lane=lane)
 
     def test_tokens_of_the_vocabulary(self):
         labels = self.batch["labels"].clone()

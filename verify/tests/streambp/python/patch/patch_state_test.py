@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """sb.patch() and what hangs around a model: hooks, caches, adapters, compilers, optimizers, the allocator."""
 
+import gc
 import inspect
 import json
+import math
 import tempfile
 import unittest
+import weakref
 
 import peft
 import streambp_bench as sb
@@ -12,6 +15,7 @@ import torch
 from patching import LIMIT, batch_of, difference, gradients, in_float64, load, packed_batch, patched, reference_step, relative, step, tiny
 from streambp_bench._library import library
 from streambp_bench._module_lane.lazy_logits import LazyLogits
+from torch.utils.flop_counter import FlopCounterMode
 from trl.trainer.utils import add_fused_lm_head
 
 
@@ -50,6 +54,39 @@ class Around(unittest.TestCase):
         self.assertEqual([list(tensor.shape) for tensor in floating], [[tokens, 16]] * self.model.config.num_hidden_layers)
         self.assertEqual(len(kept), passes, "the backward pass saved tensors through the caller's hooks")
         self.assert_exact((loss.item(), gradients(self.model)), expected)
+
+    def test_no_label_is_a_mean_of_nothing(self):
+        """The loss is NaN, as the model's own, which is how a trainer sees that all labels are masked; nothing is added to gradients."""
+        batch = self.batch | {"labels": torch.full_like(self.batch["labels"], -100)}
+        self.assertTrue(math.isnan(step(self.model, batch)[0]))
+        for lane in ("engine", "module"):
+            with patched(self.model, lane=lane, prove=False):
+                loss, found = step(self.model, batch)
+                self.assertTrue(math.isnan(loss))
+                self.assertFalse(any(bool(each.any()) for each in found.values()))
+                self.assertEqual(step(self.model, batch, num_items_in_batch=7)[0], 0.0)
+
+    def test_a_counter_of_operations(self):
+        """torch's counter follows gradients of what modules are given, which it can't where that is a leaf."""
+        model, losses = tiny(), []
+        for lane in ("engine", "module"):
+            with patched(model, lane=lane, prove=False, chunk=5), FlopCounterMode(display=False) as counter:
+                losses.append(step(model, self.batch)[0])
+            self.assertGreater(counter.get_total_flops(), 0)
+        self.assertTrue(relative(*losses) <= 1e-5)
+
+    def test_a_model_that_is_let_go_is_freed(self):
+        gc.disable()
+        try:
+            for lane in ("engine", "module", "auto"):
+                model = sb.patch(tiny(), lane=lane, prove=False)
+                step(model, self.batch)
+                weight = weakref.ref(model.model.layers[0].mlp.up_proj.weight)
+                sb.unpatch(model)
+                del model
+                self.assertIsNone(weight(), lane)
+        finally:
+            gc.enable()
 
     def test_hooks_of_layers_and_embeddings_run(self):
         seen = []
