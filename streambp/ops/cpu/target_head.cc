@@ -54,7 +54,7 @@ void to_panels(const T* x, int64_t rows, int64_t size, int64_t height, T* panels
 
 /// Panels of kTileColumns rows of x, [size, kTileColumns] each; zeros stand for rows that are not there.
 template <typename T>
-void copy(const TargetHead<T>& op) {
+void copy(const HeadOperands<T>& op) {
   for (int64_t first = 0; first < op.rows; first += kTileColumns<T>) {
     T* const panel = op.columns + first * op.size;
     const int64_t count = at_most(kTileColumns<T>, op.rows - first);
@@ -67,7 +67,7 @@ void copy(const TargetHead<T>& op) {
 
 /// The logits of vocabulary entries [begin, end).
 template <typename T>
-void multiply(const TargetHead<T>& op, int64_t begin, int64_t end, T* logits, int64_t stride) {
+void multiply(const HeadOperands<T>& op, int64_t begin, int64_t end, T* logits, int64_t stride) {
   for (int64_t d = 0; d < op.size; d += kDepth) {
     const int64_t depth = at_most(kDepth, op.size - d);
     for (int64_t column = 0; column < op.rows; column += kTileColumns<T>) {
@@ -128,7 +128,7 @@ struct VocabularyTile {
   T *numbers, *largest, *sums;
 
   /// `own`: a tile's numbers, where they are not kept.
-  VocabularyTile(const TargetHead<T>& op, int64_t tile, int64_t stride, T* own = nullptr)
+  VocabularyTile(const HeadOperands<T>& op, int64_t tile, int64_t stride, T* own = nullptr)
       : first(tile * kTile),
         last(at_most(first + kTile, op.vocabulary)),
         numbers(op.exponentials == nullptr ? own : op.exponentials + first * stride),
@@ -137,7 +137,7 @@ struct VocabularyTile {
 
   /// Calls body(row, number) for the rows whose target is in the tile.
   template <typename Body>
-  void for_each_target(const TargetHead<T>& op, int64_t stride, Body body) const {
+  void for_each_target(const HeadOperands<T>& op, int64_t stride, Body body) const {
     for (int64_t row = 0; row < op.rows; ++row) {
       const int64_t target = op.targets[row];
       if (target >= first && target < last) body(row, numbers[(target - first) * stride + row]);
@@ -149,7 +149,7 @@ struct VocabularyTile {
 template <typename T>
 class Forward {
  public:
-  Forward(const TargetHead<T>& op, T* workspace)
+  Forward(const HeadOperands<T>& op, T* workspace)
       : op_(op), stride_(column_count<T>(op.rows)), columns_(padded<T>(op.rows)), shares_(workspace) {
     workspace += columns_;
     weight_ = workspace;
@@ -199,7 +199,7 @@ class Forward {
     });
   }
 
-  const TargetHead<T>& op_;
+  const HeadOperands<T>& op_;
   int64_t stride_;
   int64_t columns_;
   T* shares_;        // [columns]
@@ -208,7 +208,7 @@ class Forward {
 };
 
 template <typename T>
-void forward(const TargetHead<T>& op, const HeadShare<T>& share, double* target_logits, T* workspace,
+void forward(const HeadOperands<T>& op, const HeadShare<T>& share, double* target_logits, T* workspace,
              int64_t begin, int64_t end) {
   Forward<T> pass(op, workspace);
   for (int64_t column = 0; column < padded<T>(op.rows); ++column) share.largest[column] = kLowest<T>;
@@ -218,7 +218,7 @@ void forward(const TargetHead<T>& op, const HeadShare<T>& share, double* target_
 }
 
 template <typename T>
-void sum_up(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) {
+void sum_up(const HeadOperands<T>& op, double* target_logits, int64_t begin, int64_t end) {
   const int64_t stride = column_count<T>(op.rows);
   const int64_t tiles = (op.vocabulary + kTile - 1) / kTile;
   for (int64_t row = begin; row < end; ++row) {
@@ -247,7 +247,7 @@ void sum_up(const TargetHead<T>& op, double* target_logits, int64_t begin, int64
 template <typename T>
 class WeightGradient {
  public:
-  WeightGradient(const TargetHead<T>& op, const double* d_target, T* workspace)
+  WeightGradient(const HeadOperands<T>& op, const double* d_target, T* workspace)
       : op_(op),
         stride_(column_count<T>(op.rows)),
         columns_(padded<T>(op.rows)),
@@ -298,14 +298,14 @@ class WeightGradient {
     });
   }
 
-  const TargetHead<T>& op_;
+  const HeadOperands<T>& op_;
   int64_t stride_;
   int64_t columns_;
   T *largest_, *log_sum_, *d_;  // [columns]
 };
 
 template <typename T>
-void add_to_weight(const TargetHead<T>& op, const double* d_target, T* workspace, int64_t begin,
+void add_to_weight(const HeadOperands<T>& op, const double* d_target, T* workspace, int64_t begin,
                    int64_t end) {
   WeightGradient<T> pass(op, d_target, workspace);
   for (int64_t tile = begin; tile < end; ++tile) pass.run(tile);
@@ -313,8 +313,8 @@ void add_to_weight(const TargetHead<T>& op, const double* d_target, T* workspace
 
 /// d_x = d (1 - p) scale (the target's weight - the mean weight of the others by probability), rounded once.
 template <typename T>
-void gather(const TargetHead<T>& op, const double* d_target, const HeadShare<T>* shares, int64_t share_count,
-            T* d_x, int64_t begin, int64_t end) {
+void gather(const HeadOperands<T>& op, const double* d_target, const HeadShare<T>* shares,
+            int64_t share_count, T* d_x, int64_t begin, int64_t end) {
   constexpr int64_t kBlock = 256;
   double sum[kBlock];
   for (int64_t row = begin; row < end; ++row) {

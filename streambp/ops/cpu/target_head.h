@@ -15,7 +15,7 @@ namespace streambp::cpu {
 inline constexpr int64_t kHeadInputStep = 16;
 
 template <typename T>
-struct TargetHead {
+struct HeadOperands {
   int64_t rows = 0;
   int64_t size = 0;  // of a hidden state, a multiple of kHeadInputStep
   int64_t vocabulary = 0;
@@ -56,20 +56,20 @@ struct TargetHeadKernels {
   /// Numbers of workspace that a thread needs for `forward` or `backward`.
   int64_t (*workspace)(int64_t rows, int64_t size) = nullptr;
   /// Fills op.columns and, for a backward pass that trains the weight, op.panels (null: not wanted).
-  void (*copy)(const TargetHead<T>& op) = nullptr;
+  void (*copy)(const HeadOperands<T>& op) = nullptr;
   /// Tiles [begin, end): exponentials (0 for targets), sums and `share`; the logits of the targets among
   /// them, unscaled, go into target_logits [rows].
-  void (*forward)(const TargetHead<T>& op, const HeadShare<T>& share, double* target_logits, T* workspace,
+  void (*forward)(const HeadOperands<T>& op, const HeadShare<T>& share, double* target_logits, T* workspace,
                   int64_t begin, int64_t end) = nullptr;
   /// op.log_sums of rows [begin, end), when all tiles are there; turns the targets' logits [rows] into their
   /// log-probabilities.
-  void (*sum_up)(const TargetHead<T>& op, double* target_logits, int64_t begin, int64_t end) = nullptr;
+  void (*sum_up)(const HeadOperands<T>& op, double* target_logits, int64_t begin, int64_t end) = nullptr;
   /// Adds to the rows of d_weight of tiles [begin, end), for the gradients d_target [rows] of the targets'
   /// log-probabilities. Uses the exponentials up.
-  void (*add_to_weight)(const TargetHead<T>& op, const double* d_target, T* workspace, int64_t begin,
+  void (*add_to_weight)(const HeadOperands<T>& op, const double* d_target, T* workspace, int64_t begin,
                         int64_t end) = nullptr;
   /// Rows [begin, end) of the gradient of x, d_x [rows, size], from the shares of all tiles.
-  void (*gather)(const TargetHead<T>& op, const double* d_target, const HeadShare<T>* shares,
+  void (*gather)(const HeadOperands<T>& op, const double* d_target, const HeadShare<T>* shares,
                  int64_t share_count, T* d_x, int64_t begin, int64_t end) = nullptr;
 };
 

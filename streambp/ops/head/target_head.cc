@@ -57,19 +57,19 @@ void TargetHead::with_op(Body body) const {
   launch_for(x_, [&](auto number) {
     using T = cpu::Wide<decltype(number)>;
     const Parameter& weight = *head_.weight;
-    const cpu::TargetHead<T> op{.rows = x_.size(0),
-                                .size = x_.size(1),
-                                .vocabulary = weight.value.size(0),
-                                .x = kernel_data<const T>(x_),
-                                .weight = kernel_data<const T>(weight.value),
-                                .scale = 1.0 / temperature_,
-                                .targets = kernel_data<const int64_t>(targets_),
-                                .columns = kernel_data<T>(columns_),
-                                .panels = kernel_data<T>(panels_),
-                                .exponentials = kernel_data<T>(exponentials_),
-                                .sums = kernel_data<T>(sums_),
-                                .log_sums = kernel_data<double>(log_sums_),
-                                .d_weight = kernel_data<T>(weight.gradient)};
+    const cpu::HeadOperands<T> op{.rows = x_.size(0),
+                                  .size = x_.size(1),
+                                  .vocabulary = weight.value.size(0),
+                                  .x = kernel_data<const T>(x_),
+                                  .weight = kernel_data<const T>(weight.value),
+                                  .scale = 1.0 / temperature_,
+                                  .targets = kernel_data<const int64_t>(targets_),
+                                  .columns = kernel_data<T>(columns_),
+                                  .panels = kernel_data<T>(panels_),
+                                  .exponentials = kernel_data<T>(exponentials_),
+                                  .sums = kernel_data<T>(sums_),
+                                  .log_sums = kernel_data<double>(log_sums_),
+                                  .d_weight = kernel_data<T>(weight.gradient)};
     body(op, kernels_.of<T>().target_head);
   });
 }
