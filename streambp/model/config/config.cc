@@ -54,18 +54,22 @@ json text_part(const ConfigReader& file, const Family& family) {
 void parse_heads(const ConfigReader& settings, const Family& family, Config& config) {
   config.num_attention_heads = settings.size("num_attention_heads", kMaxHeads);
   const int64_t heads = config.num_attention_heads;
-  // Where the key is absent, transformers takes a fixed number for most families, which is hardly ever meant.
-  if (!family.key_value_heads_absent && !settings.has("num_key_value_heads")) {
-    settings.refuse("num_key_value_heads", "an integer or null");
-  }
-  config.num_key_value_heads = settings.size("num_key_value_heads", kMaxHeads, heads);
+  constexpr const char* kKeyValueHeads = "num_key_value_heads";
+  // null is as many as there are; where the key is absent, most classes have a number of their own.
+  const bool of_class = family.key_value_heads > 0 && !settings.has(kKeyValueHeads);
+  config.num_key_value_heads =
+      settings.size(kKeyValueHeads, kMaxHeads, of_class ? family.key_value_heads : heads);
   if (heads % config.num_key_value_heads != 0) {
-    settings.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads ({})", heads));
+    settings.refuse(
+        kKeyValueHeads,
+        fmt::format("a divisor of num_attention_heads ({}){}", heads,
+                    of_class ? fmt::format(", not the {} of its class", family.key_value_heads) : ""));
   }
   if (family.latent) return;  // heads of other sizes: parse_latent
   if (family.shared_blocks) return parse_block_heads(settings, config);
   int64_t fallback = family.head_dim;
-  if (fallback == 0 && config.hidden_size % heads == 0) fallback = config.hidden_size / heads;
+  if (fallback == 0 && (config.hidden_size % heads == 0 || !family.heads_divide))
+    fallback = config.hidden_size / heads;
   // transformers takes 128 for a Qwen3 without head_dim, other readers the quotient; for a Ministral 3 and a
   // GPT-OSS it takes its own number where the key is absent and the quotient where it is null.
   if (family.head_dim_disputed && config.hidden_size != heads * family.head_dim) fallback = 0;

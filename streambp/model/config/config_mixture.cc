@@ -124,8 +124,8 @@ void parse_sigmoid_mixture(const ConfigReader& settings, const Family& of_class,
     parse_router_loss(settings, mixture);
     mixture.balanced_by_softmax = true;
   } else {
-    // transformers has no such loss for these classes; aux_loss_alpha and seq_aux it does not read.
-    settings.only("output_router_logits", false);
+    // transformers has no such loss for these classes, whatever output_router_logits says; aux_loss_alpha and
+    // seq_aux it does not read.
     settings.only("router_aux_loss_coef", 0);
   }
   mixture.kimi_names = of_class.kimi;
@@ -157,7 +157,6 @@ void parse_next_to_mlp(const ConfigReader& settings, Config& config) {
   mixture.norm_topk_prob = mixture.next_to_mlp = true;
   mixture.sparse.assign(static_cast<std::size_t>(layers), true);
   settings.only("router_aux_loss_coef", 0);
-  settings.only("output_router_logits", false);
 }
 
 // 0 is what the files of Qwen3-Coder say; Qwen3-MoE's class has no such expert whatever they say.
@@ -169,7 +168,6 @@ void refuse_shared_expert(const ConfigReader& settings) {
 // Nemotron-H.
 void parse_by_layers(const ConfigReader& settings, Config& config) {
   MixtureSettings& mixture = config.mixture;
-  settings.only("output_router_logits", false);
   for (const char part : layer_parts(settings)) mixture.sparse.push_back(part == 'E');
   if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;
   const int64_t limit = kMaxExpertsOfAllLayers / config.num_hidden_layers;
@@ -259,7 +257,6 @@ void parse_after_dense(const ConfigReader& settings, Config& config) {
   mixture.added_to_sum = 1e-6;
   mixture.norm_topk_prob = settings.flag("norm_topk_prob", true);
   mixture.routed_scaling_factor = settings.positive("routed_scaling_factor", 1.0);
-  settings.only("output_router_logits", false);
   constexpr const char* kDense = "num_dense_layers";
   const int64_t first = settings.size_from_zero(kDense, kMaxLayers, 2);
   if (first >= layers) settings.refuse(kDense, fmt::format("less than the {} layers", layers));
@@ -269,7 +266,6 @@ void parse_after_dense(const ConfigReader& settings, Config& config) {
 // Step 3.7's, in transformers' words (in_words_of_step).
 void parse_step_mixture(const ConfigReader& settings, Config& config) {
   MixtureSettings& mixture = config.mixture;
-  settings.only("output_router_logits", false);
   mixture.sparse = sparse_by_types(settings, config.num_hidden_layers);
   if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;
   mixture.num_experts =

@@ -8,7 +8,6 @@ namespace streambp {
 void parse_muse_spark_mixture(const ConfigReader& settings, Config& config) {
   MixtureSettings& mixture = config.mixture;
   const int64_t layers = config.num_hidden_layers;
-  settings.only("output_router_logits", false);  // transformers' class knows no loss of them
   mixture.sparse.assign(static_cast<std::size_t>(layers), true);
   if (settings.find("mlp_layer_types") != nullptr) mixture.sparse = sparse_by_types(settings, layers);
   if (std::find(mixture.sparse.begin(), mixture.sparse.end(), true) == mixture.sparse.end()) return;

@@ -130,17 +130,14 @@ void stretch_base(const ConfigReader& object, const Surroundings& around, RopeSe
 }
 
 // LongRoPE (Ding et al. 2024). The factor by which the length grew matters only to the default of
-// attention_factor, and follows from the two lengths.
+// attention_factor; where it is absent it follows from the two lengths.
 void parse_longrope(const ConfigReader& object, const Surroundings& around, RopeSettings& rope) {
   const auto count = static_cast<std::size_t>(around.config.rotary_dim / 2);
   rope.short_factor = object.positive_list("short_factor", count);
   rope.long_factor = object.positive_list("long_factor", count);
   const auto original = static_cast<double>(rope.original_max_position_embeddings);
-  const double factor = static_cast<double>(around.config.max_position_embeddings) / original;
-  if (object.number("factor").value_or(factor) != factor) {
-    object.refuse("factor",
-                  fmt::format("max_position_embeddings / original_max_position_embeddings ({})", factor));
-  }
+  const double grown = static_cast<double>(around.config.max_position_embeddings) / original;
+  const double factor = object.positive("factor", grown);
   if (rope.original_max_position_embeddings < 2) {
     object.refuse("original_max_position_embeddings", "an integer of at least 2 with rope type longrope");
   }
@@ -193,9 +190,13 @@ RopeSettings parse_rope_object(const ConfigReader& object, const Surroundings& a
     parse_dynamic(object, around, rope);
     return rope;
   }
+  constexpr const char* kOriginal = "original_max_position_embeddings";
   const std::optional<int64_t> original = original_positions(object, around);
-  rope.original_max_position_embeddings =
-      original ? *original : object.size("original_max_position_embeddings", kMaxPositions);
+  // A llama3 without it transformers 4 does not load; null no transformers.
+  const bool absent = rope.type != RopeType::kLlama3 && !object.has(kOriginal) && !around.file.has(kOriginal);
+  rope.original_max_position_embeddings = original ? *original
+                                          : absent ? around.config.max_position_embeddings
+                                                   : object.size(kOriginal, kMaxPositions);
   if (rope.type == RopeType::kLlama3) parse_llama3(object, rope);
   if (rope.type == RopeType::kYarn) parse_yarn(object, around, rope);
   if (rope.type == RopeType::kLongrope) parse_longrope(object, around, rope);

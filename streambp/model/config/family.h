@@ -216,11 +216,12 @@ struct Family {
   double rms_norm_eps = 1e-6;
   const char* norm_eps = "rms_norm_eps";  // its key
   bool tied = false;
-  int64_t head_dim = 0;                 // 0: hidden_size / num_attention_heads
-  bool head_dim_disputed = false;       // readers of files without the key take one or the other
-  bool heads_fill_hidden = false;       // heads times head_dim is hidden_size
-  bool key_value_heads_absent = false;  // num_key_value_heads may be: num_attention_heads
-  int64_t pad_token_id = -1;            // -1: none
+  int64_t head_dim = 0;            // 0: hidden_size / num_attention_heads, rounded down
+  bool head_dim_disputed = false;  // readers of files without the key take one or the other
+  bool heads_fill_hidden = false;  // heads times head_dim is hidden_size
+  bool heads_divide = false;       // num_attention_heads divides it, where head_dim is absent
+  int64_t key_value_heads = 0;     // 0: num_attention_heads
+  int64_t pad_token_id = -1;       // -1: none
   bool pad_token_unread = false;
   bool one_part_layers = false;  // each is a mixer or an MLP: layers_block_type
   FamilyBiases bias = {};

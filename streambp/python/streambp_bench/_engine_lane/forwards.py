@@ -68,6 +68,8 @@ def backbone_forward(call, *args, **kwargs):
     try:
         call.state.check()
         stream, hidden = _start(call.state, given)
+        if packed is None:
+            _check_pooled(call.state.base, given.get("input_ids"), stream, hidden)
     except InputError:
         if packed or torch.is_grad_enabled() or (call.state.understudy is not None and call.module.training):
             raise
@@ -87,6 +89,22 @@ def backbone_forward(call, *args, **kwargs):
     kind = MoeModelOutputWithPast if has_experts(call.module.config) else BaseModelOutputWithPast
     output = kind(last_hidden_state=hidden, **of_routers)
     return output if _returns_dict(call.module, given) else output.to_tuple()
+
+
+def _check_pooled(model, input_ids, stream, hidden):
+    """Refuses a classifier's batch whose score would be of padding: transformers takes the last column whose token is not pad_token_id, whatever the mask says."""
+    if not type(model).__name__.endswith("ForSequenceClassification") or not stream.has_padding():
+        return
+    computed = stream.unpack(hidden.new_ones(hidden.shape[0]))
+    pad, last = text_config(model).pad_token_id, torch.full((computed.shape[0],), computed.shape[1] - 1, device=computed.device)
+    if pad is not None and input_ids is not None:
+        columns = torch.arange(computed.shape[1], device=computed.device)
+        last = (columns * (input_ids.to(computed.device) != pad)).argmax(1)
+    of_padding = computed.gather(1, last[:, None])[:, 0] == 0
+    if of_padding.any():
+        row = int(of_padding.nonzero()[0])
+        raise InputError(f"input_ids: row {row} is scored at column {int(last[row])}, which attention_mask has as padding (pad_token_id is {pad}): "
+                         "set the config's pad_token_id to the token that pads, or patch with lane=\"module\"")
 
 
 @or_by_its_own_code

@@ -175,7 +175,10 @@ TEST(Mistral, HasOneWindowInEveryLayer) {
   const json windowless = with(mistral, {{"sliding_window", nullptr}});
   EXPECT_TRUE(refuses(with(windowless, {{"attention_bias", true}}), "attention_bias is true"));
   EXPECT_TRUE(refuses(with(windowless, {{"use_sliding_window", true}}), "use_sliding_window is true"));
-  EXPECT_TRUE(refuses(without(windowless, "num_key_value_heads"), "num_key_value_heads is missing"));
+  const json absent = without(windowless, "num_key_value_heads");
+  EXPECT_EQ(parse(with(absent, {{"num_attention_heads", 16}})).num_key_value_heads, 8);
+  EXPECT_EQ(parse(without(with(windowless, {{"hidden_size", 50}}), "head_dim")).head_dim, 8)
+      << "rounded down";
 }
 
 TEST(Phi3, FusesItsProjections) {

@@ -111,7 +111,8 @@ TEST(DeepseekV3, RefusesWhatItDoesNotHonour) {
   EXPECT_TRUE(refuses(with(config, {{"scoring_func", "softmax"}}), "scoring_func"));
   EXPECT_TRUE(refuses(with(config, {{"topk_method", "greedy"}}), "topk_method", "noaux_tc"));
   EXPECT_TRUE(refuses(with(config, {{"moe_layer_freq", 2}}), "moe_layer_freq"));
-  EXPECT_TRUE(refuses(with(config, {{"output_router_logits", true}}), "output_router_logits"));
+  EXPECT_EQ(parse(with(config, {{"output_router_logits", true}})), parse(config))
+      << "of no loss in transformers";
   EXPECT_TRUE(refuses(with(config, {{"router_aux_loss_coef", 0.001}}), "router_aux_loss_coef"));
   EXPECT_TRUE(refuses(with(config, {{"n_group", 3}}), "n_group", "divisor of the 8 experts"));
   EXPECT_TRUE(refuses(with(config, {{"n_group", 8}}), "n_group", "2 or more"));

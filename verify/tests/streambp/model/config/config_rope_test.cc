@@ -89,6 +89,8 @@ TEST(Rope, ReadsYarn) {
   RopeSettings expected = rope_settings(RopeType::kYarn, 500.0, 4.0, 32);
   expected.attention_factor = 1.138629436111989;  // 0.1 ln 4 + 1
   EXPECT_EQ(rope(json::object()), expected);
+  const json of_model = without(yarn, "original_max_position_embeddings");
+  EXPECT_EQ(parse(with(llama, {{"rope_scaling", of_model}, {"max_position_embeddings", 32}})).rope, expected);
   EXPECT_EQ(rope({{"mscale", 0}, {"mscale_all_dim", nullptr}}), expected);
   EXPECT_EQ(rope({{"mscale", 0.7}}), expected);  // transformers reads neither alone
   EXPECT_EQ(rope({{"mscale_all_dim", 0.7}}), expected);
@@ -186,7 +188,9 @@ TEST(Rope, ReadsLongropeAndPartialHeads) {
     EXPECT_TRUE(refuses_longrope(json::object(), {{"short_factor", list}}, "rope_scaling.short_factor is"));
     EXPECT_TRUE(refuses_longrope(json::object(), {{"long_factor", list}}, "rope_scaling.long_factor is"));
   }
-  EXPECT_TRUE(refuses_longrope(json::object(), {{"factor", 4}}, "(32)"));
+  EXPECT_EQ(parse(longrope(json::object(), {{"factor", 4}})).rope.attention_factor, std::sqrt(1.5));
+  EXPECT_EQ(parse(longrope(json::object(), {{"factor", 0.5}})).rope.attention_factor, 1.0);
+  EXPECT_TRUE(refuses_longrope(json::object(), {{"factor", 0}}, "factor is 0"));
   EXPECT_TRUE(refuses_longrope({{"original_max_position_embeddings", nullptr}}, json::object(),
                                "original_max_position_embeddings is missing"));
   EXPECT_TRUE(refuses_longrope({{"original_max_position_embeddings", 1}}, json::object(), "at least 2"));

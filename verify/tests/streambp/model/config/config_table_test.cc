@@ -246,7 +246,6 @@ const std::map<std::string, int> kReasons = {
     {"head_dim is missing", 1},                  // gpt_oss, ministral3: the class's is hardly ever meant
     {"num_key_value_heads is 3", 3},             // deepseek_v3: not read where it is above half the heads
     {"scoring_func is \"softmax\"", 2},          // of DeepSeek's own reader, not read
-    {"output_router_logits is true", 2},         // glm4_moe: has no loss of them
     {"of the topk_group groups", 1},             // more experts than may be chosen: transformers takes others
     {"use_bidirectional_attention is \"all\"", 1},
     {"query_pre_attn_scalar is 16", 1},  // gemma4: not read

@@ -157,8 +157,8 @@ TEST(Config, RefusesImpossibleSizes) {
   EXPECT_TRUE(refuses(without(with(small_config("llama"), {{"hidden_size", 50}}), "head_dim"),
                       "head_dim is missing", "an integer"));
   EXPECT_TRUE(refuses(without(small_config("qwen3"), "head_dim"), "head_dim is missing"));
-  EXPECT_TRUE(
-      refuses(without(small_config("qwen3"), "num_key_value_heads"), "num_key_value_heads is missing"));
+  EXPECT_TRUE(refuses(without(small_config("qwen3"), "num_key_value_heads"), "num_key_value_heads is missing",
+                      "not the 32 of its class"));
   for (const json& value : {json(0), json(-1e-6), json("1e-6")}) {
     EXPECT_TRUE(refuses(with(small_config("llama"), {{"rms_norm_eps", value}}), "rms_norm_eps", "a number"));
     EXPECT_TRUE(refuses(with(small_config("llama"), {{"rope_theta", value}}), "rope_theta", "a number"));

@@ -7,7 +7,8 @@ import unittest
 import streambp_bench as sb
 import torch
 import transformers
-from patching import batch_of, load, patched, relative, step, tiny, tiny_config
+from module_lane_test import everything_in_float64
+from patching import batch_of, difference, in_float64, load, patched, relative, step, tiny, tiny_config
 
 
 class Refused(unittest.TestCase):
@@ -102,6 +103,22 @@ class Refused(unittest.TestCase):
             kept = step(self.model, {**batch, "labels": expected})
         with patched(self.model, chunk=5, first_labels="ignore"):
             self.assertEqual(step(self.model, batch)[0], kept[0])
+
+    def test_a_score_of_padding(self):
+        """transformers scores the last token that is not pad_token_id, whatever the mask says; the engine computes no rows of padding, and lane="auto" leaves it to the model's."""
+        with in_float64():
+            model = transformers.Qwen3ForSequenceClassification(tiny_config(num_labels=1, pad_token_id=0)).double().train()
+        batch = {name: self.batch[name] for name in ("input_ids", "attention_mask")} | {"labels": torch.tensor([0.5, -1.0], dtype=torch.float64)}
+        batch["input_ids"] = batch["input_ids"].clamp(min=1)
+        self.assert_refused("row 1 is scored at column 18", "pad_token_id is 0", model=model, **batch)
+        padded = batch | {"input_ids": batch["input_ids"] * batch["attention_mask"]}
+        with everything_in_float64():
+            for lane, given in (("engine", padded), ("auto", batch)):
+                loss, theirs = step(model, given)
+                with patched(model, chunk=5, lane=lane):
+                    ours_loss, ours = step(model, given)
+                error = max(relative(ours_loss, loss), difference(ours, theirs))
+                self.assertTrue(error <= 1e-10, f"{lane}: {error:.1e}")
 
     def test_shifted_labels_of_the_last_column(self):
         shifted = torch.full((2, 19), 5)
