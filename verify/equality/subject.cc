@@ -99,7 +99,8 @@ LoraConfig attach_adapters(Model& model, Padding padding, uint64_t seed) {
     if (model.config().has_shared_blocks()) lora.modules_to_save = {"mamba.norm", "model.norm", "lm_head"};
   }
   if (padding == Padding::kRight || padding == Padding::kDocuments) lora.use_rslora = true;
-  if (padding == Padding::kRight) {
+  // Rows of their own are refused where the embedding has a norm.
+  if (padding == Padding::kRight && !model.config().plain_norms) {
     std::vector<int64_t> rows{3, 90, 1, 17, 44};
     std::erase_if(rows, [&](int64_t row) { return row >= model.config().vocab_size; });
     lora.trainable_token_indices = {{"embed_tokens", rows}};
