@@ -117,7 +117,7 @@ std::map<c10::DeviceType, std::unique_ptr<AttentionChooser>>& given_choosers() {
 }
 
 /// The caller's chooser for tensors like x; null: there is none.
-const AttentionChooser* find_given(const at::Tensor& x) {
+AttentionChooser* find_given(const at::Tensor& x) {
   const auto given = given_choosers().find(x.device().type());
   return given != given_choosers().end() ? given->second.get() : nullptr;
 }
@@ -136,8 +136,8 @@ TileNotes& tile_notes() {
 }
 
 AttentionChooser& chooser_of(const AttentionOperands& operands) {
-  const auto given = given_choosers().find(operands.q.device().type());
-  return given != given_choosers().end() ? *given->second : library_chooser();
+  AttentionChooser* const given = find_given(operands.q);
+  return given != nullptr ? *given : library_chooser();
 }
 
 /// Keys [begin, begin + count) of the operands.

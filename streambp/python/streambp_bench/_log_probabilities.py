@@ -3,7 +3,7 @@
 import torch
 
 from ._engine_lane.stream import IGNORED, PACKED
-from ._engine_lane.streamed_head import StreamedLogProbabilities, head_slots, inside_head
+from ._engine_lane.streamed_head import streamed_log_probabilities
 from ._library import InputError
 from ._once import once_differentiable
 from ._module_lane.head import Sums, autocast_now, cross_entropy, hidden_of, leaves_of, logits_of, with_hidden
@@ -46,10 +46,7 @@ def log_probabilities(model, input_ids, attention_mask=None, position_ids=None, 
 
 def _by_engine(state, inputs, targets, temperature):
     hidden, stream = state.backbone(**inputs, use_cache=False, **{PACKED: lambda stream: None})
-    slots = head_slots(state, stream)
-    rows = inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(
-        stream, slots, targets, temperature, state.head_chunk, inner, *slots.tensors()))
-    return rows[:, :-1]
+    return streamed_log_probabilities(state, stream, hidden, targets, temperature)[:, :-1]
 
 
 def _by_own_code(lane, inputs, targets, temperature):

@@ -38,11 +38,11 @@ def streamed_loss(state, stream, hidden, labels, num_items_in_batch):
 
     hidden: packed [N, D], before the final norm. Returns a scalar of dtype wide(). Raises InputError for labels that pack() refuses.
     """
-    slots = head_slots(state, stream)
     if hidden.dtype in SCALED:
-        rows = inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(stream, slots, labels, 1.0, state.head_chunk, inner, *slots.tensors()))
+        rows = streamed_log_probabilities(state, stream, hidden, labels, 1.0)
         items = (labels[:, 1:] != IGNORED).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch, device=rows.device)
         return -rows.sum() / items
+    slots = head_slots(state, stream)
     batch = {name: tensor for name, tensor in zip(("input_ids", "attention_mask", "position_ids"), stream.inputs) if tensor is not None}
     batch["labels"] = labels
     if num_items_in_batch is not None:
@@ -84,6 +84,13 @@ class StreamedLoss(torch.autograd.Function):
         if not ctx.needs_input_grad[5]:
             gradients[0] = None
         return None, None, None, None, None, *gradients
+
+
+def streamed_log_probabilities(state, stream, hidden, targets, temperature):
+    """Log-probabilities [B, T] of targets [B, T], as StreamedLogProbabilities has them, of hidden: packed [N, D], before the final norm."""
+    slots = head_slots(state, stream)
+    return inside_head(state, hidden, lambda inner: StreamedLogProbabilities.apply(
+        stream, slots, targets, temperature, state.head_chunk, inner, *slots.tensors()))
 
 
 class StreamedLogProbabilities(torch.autograd.Function):

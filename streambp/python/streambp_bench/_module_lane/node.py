@@ -178,15 +178,15 @@ def with_parameters(call, parameters):
             raise RuntimeError(f"{call.name}.{path}, which a streamed layer's backward pass needs, has been modified by an inplace operation since its forward "
                                "pass: change weights after the backward pass")
         owner, _, name = path.rpartition(".")
-        present = call.layer.get_submodule(owner)._parameters
-        if present.get(name) is not tensor and name in present and not present[name].is_meta:
-            lent.append((present, name, present[name]))
-            present[name] = tensor
+        registered = call.layer.get_submodule(owner)._parameters
+        if registered.get(name) is not tensor and name in registered and not registered[name].is_meta:
+            lent.append((registered, name, registered[name]))
+            registered[name] = tensor
     try:
         yield
     finally:
-        for present, name, own in reversed(lent):
-            present[name] = own
+        for registered, name, own in reversed(lent):
+            registered[name] = own
 
 
 def is_divided(module):
