@@ -167,8 +167,8 @@ struct FamilyWhole {
   bool tied_inside = false;                 // tie_word_embeddings may stand in text_config alone
   std::optional<bool> tied = std::nullopt;  // the same where it is absent outside, if not the family's own
   bool named = false;  // text_config has to say its model_type: another family is what is taken without
-  bool caps_logits =
-      true;  // whether the whole class's forward reads final_logit_softcapping of its text part
+  /// Whether the whole class's forward reads final_logit_softcapping of its text part.
+  bool caps_logits = true;
 };
 
 /// The keys that say Mamba-2's layers, and what the class takes where they are absent.
