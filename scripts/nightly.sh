@@ -6,7 +6,7 @@
 # with the thread sanitizer, and one definition of each name. Says at the end which held; a check that fails does not keep the later ones from running.
 #   scripts/nightly.sh [--only REGEX] [--keep FOLDER] [ARGUMENT...]
 #     --only REGEX    only checks whose titles it matches
-#     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt (results/trust)
+#     --keep FOLDER   write what each check printed, its command, commit and machine to FOLDER/TITLE.txt
 #     ARGUMENT...     go to `streambp-verify long` (--max-memory 20GB, --case NAME, ...)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"

@@ -44,21 +44,17 @@ make recipes scripts/pages/recipes.py --resume
 make matrix CUDAARCHS=90 scripts/matrix.sh --out results/matrix
 make any-model scripts/any_model.py --resume
 make any-model-5.24 STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model.py --resume --out results/any-model-5.24
-make any-model-times scripts/any_model_times.py --resume
-make head-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model_times.py --resume --seq-len 4096 --repeats 5 \
+make head-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/step_times.py --resume --seq-len 4096 --repeats 5 \
   --methods hf-checkpoint,hf-checkpoint+torch-head,hf-checkpoint+selective+torch-head,python-module,python-patch,python --out results/head-times
-make idle-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model_times.py --resume --seq-len 2048,4096,8192 --repeats 7 \
-  --threads 2 --methods hf-checkpoint+fused-head,hf-checkpoint+selective,hf-checkpoint+selective+torch-head,python,python+idle,python-patch+idle --out results/idle-times
-make least-memory STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/any_model_times.py --resume --seq-len 2048,4096,8192 --repeats 7 --threads 2 \
-  --methods hf-checkpoint+selective+torch-head,python,python+idle,python+small+idle,python+small+every=2 --out results/least-memory
+make idle-times STREAMBP_TRANSFORMERS_VERSION=5.24.0 scripts/step_times.py --resume --seq-len 2048,4096,8192 --repeats 7 --methods \
+  hf-checkpoint+selective,hf-checkpoint+selective+torch-head,python,python+idle,python-patch+idle,python+small+idle,python+small+every=2 --out results/idle-times
 # The authors' repository is where `git clone https://github.com/Ledzy/StreamBP ../StreamBP` has put it.
 [ ! -d ../StreamBP ] || make authors-code scripts/pages/authors_code.py --upstream ../StreamBP --resume
-make compare-2048 scripts/compare_hf.py --resume --seq-len 2048 --out results/compare-2048
+drivers=hf-checkpoint,standard,checkpoint,streambp,streambp+keep-attention,python,python-patch
+make compare-2048 scripts/compare_hf.py --resume --seq-len 2048 --methods "$drivers" --out results/compare-2048
 for length in 4096 8192; do
-  make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" \
-    --methods hf-checkpoint,standard,checkpoint,streambp,streambp+keep-attention --out "results/compare-$length"
+  make "compare-$length" scripts/compare_hf.py --resume --seq-len "$length" --methods "$drivers" --no-gradients --out "results/compare-$length"
 done
-make python-times scripts/compare_hf.py --resume --seq-len 2048,4096 --repeats 5 --methods hf-checkpoint,streambp,python,python-patch --no-gradients --out results/python-times
 make qwen3.5-2 scripts/compare_hf.py --resume --model qwen3.5-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 3 --no-gradients --out results/qwen3.5-2
 make mamba2-times scripts/compare_hf.py --resume --model granite-4.0-h-cpu --seq-len 8192 --methods hf-checkpoint,checkpoint,streambp --repeats 5 --threads 2 --no-gradients --out results/mamba2-times
 make cpu 'streambp-bench sweep --model qwen3-cpu --method standard,checkpoint,streambp --seq-len 512,1024,2048,4096,8192 --chunk auto --repeats 3 --resume --out results/cpu && scripts/plot.py --records results/cpu --out results/cpu'
@@ -66,6 +62,8 @@ make cpu-16384 streambp-bench sweep --model qwen3-cpu --method streambp --seq-le
 make compare-verdicts scripts/pages/compare_verdicts.py --seq-len 40,2048 --out results/compare-verdicts
 make confident-tokens scripts/pages/confident_tokens.py
 make planted scripts/pages/planted_mistakes.py
+make mutants scripts/house/mutants.py --out results/mutants
+make fuzz "rm -f results/fuzz/fuzz.jsonl; scripts/fuzz.sh --runs 2000000 --seconds 60 --table results/fuzz/fuzz.md"
 make proofs scripts/proofs.py
 make precision scripts/pages/precision.py
 make precision-hf scripts/pages/precision_hf.py

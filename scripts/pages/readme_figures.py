@@ -94,6 +94,23 @@ def saving():
             f"{longest.times('streambp', 'checkpoint'):.2f} x", longest.interval("streambp", "checkpoint")]
 
 
+def package():
+    """By length: time of backward() and patch() relative to the C++ driver's, then to Hugging Face's checkpointing; then the three's memory."""
+    folders = [Comparison(f"compare-{length}") for length in LENGTHS]
+    ways = ("python", "python-patch")
+    return [*(f"{one.times(way, base):.2f}" for base in ("streambp", "hf-checkpoint") for way in ways for one in folders),
+            *(f"{one.bytes[way] / 1e6:.0f}" for way in ("streambp", *ways) for one in folders)]
+
+
+def least():
+    """Memory and time, by the fastest of Hugging Face's, of the shortest chunks with every second layer's input alone, and of the default."""
+    folders = [Comparison("idle-times", length) for length in LENGTHS]
+    fastest = [min((method for method in one.bytes if method.startswith("hf-")), key=one.time) for one in folders]
+    ways = ("python+small+every=2", "python")
+    return [*(f"{one.bytes[way] / 1e6:.0f}" for way in ways for one in folders),
+            *(f"{statistics.median(one.ratios(way, base)):.2f}" for way in ways for one, base in zip(folders, fastest))]
+
+
 def recurrent():
     two = Comparison("qwen3.5-2")
     return [f"{two.times('streambp', 'hf-checkpoint'):.2f} x", f"{two.bytes['streambp'] / two.bytes['hf-checkpoint']:.3f} x",
@@ -229,8 +246,8 @@ def planted():
             f"{statistics.mean(record['passes'] for record in named['float64']):.0f} passes"]
 
 
-PAGES = ("README.md", "verify/proofs.md", "bench/longest.md", "results/README.md", "verify/compare.md")
-FIGURES = {"lanes": lanes, "times": times, "saving": saving, "recurrent": recurrent, "token-bytes": token_bytes, "prediction": prediction, "gpu-times": gpu_times, "gpu": gpu,
+PAGES = ("README.md", "verify/proofs.md", "bench/longest.md", "results/README.md", "verify/compare.md", "streambp/python/README.md")
+FIGURES = {"lanes": lanes, "times": times, "saving": saving, "recurrent": recurrent, "package": package, "least": least, "token-bytes": token_bytes, "prediction": prediction, "gpu-times": gpu_times, "gpu": gpu,
            "ranks": ranks, "proved": proved, "passed": passed, "all-proofs": all_proofs, "worst-errors": worst_errors, "planted": planted}
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time and memory of a step of Hugging Face's own model under its checkpointing in all variants, and by the package's lanes.
 
-    python3 scripts/any_model_times.py [--seq-len 4096,8192] [--repeats 5] [--methods NAME,...] [--out results/any-model-times] [--resume]
+    python3 scripts/step_times.py [--seq-len 4096,8192] [--repeats 5] [--methods NAME,...] [--out out/step-times] [--resume]
 
 Measured as compare_hf.py does: qwen3-cpu, float32, two threads, in turns, every second round backwards. Ratios are taken round by round, to the
 fastest of Hugging Face's at that length. Writes results.jsonl (a record for each measurement, with machine, commit, versions and command) and
@@ -30,7 +30,7 @@ METHODS = {
     "python+small+idle": "backward(chunk=256, head_chunk=128, idle_memory=35,000 bytes a token)", "python+small+every=2": "backward(chunk=128, head_chunk=64, every=2)",
 }
 DEFAULTS = ["--seq-len", "4096,8192", "--threads", "2", "--repeats", "5", "--no-gradients", "--methods", ",".join(METHODS), "--out",
-            str(ROOT / "results/any-model-times")]
+            str(ROOT / "out/step-times")]
 
 
 def interval(numbers):
@@ -66,7 +66,7 @@ def main():
             comparison.close()
     records = list(map(parse_record, read_text(options.out / "results.jsonl").splitlines()))
     command = " ".join(["python3", *records[0]["environment"]["argv"]])
-    parts = [f"# Time and memory of any model's layers by their own code\n\n`{command}`: {options.model}, {options.dtype}, {options.threads} threads. Medians of "
+    parts = [f"# Time and memory of a step: Hugging Face's checkpointing and the package's lanes\n\n`{command}`: {options.model}, {options.dtype}, {options.threads} threads. Medians of "
              f"{options.repeats} in turns, each after {options.warmup} untimed, and their range; MB beyond weights and gradients.", "\n".join(made_by(records))]
     for length in sorted({record["seq_len"] for record in records}):
         parts.append(f"## {length:,} tokens\n\n{table([each for each in records if each['seq_len'] == length], METHODS)}")
