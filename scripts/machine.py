@@ -75,7 +75,7 @@ def environment(*packages, gpu=None, program=None):
     """
     return {
         **({"program": version_lines(program)[0]} if program else {}),
-        "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES)), "cpu": machine_name(),
+        "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES, ":!*.md")), "cpu": machine_name(),
         "cores": len(os.sched_getaffinity(0)), "gpu": gpu, "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages},
     }

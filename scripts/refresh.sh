@@ -11,7 +11,7 @@ no_option "$@"
 asked=" $* "
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ -z "$list" ]; then
-  [ -z "$(git status --porcelain -- CMakeLists.txt CMakePresets.json bench reference scripts streambp verify)" ] || {
+  [ -z "$(git status --porcelain -- CMakeLists.txt CMakePresets.json bench reference scripts streambp verify ':!*.md')" ] || {
     echo "refresh.sh: sources are modified, and records of them are no evidence: commit them first" >&2
     exit 2
   }
