@@ -10,7 +10,7 @@ if(GIT)
     set(commit ${head})
     # Pictures and texts are no part of a program: only what is compiled counts.
     execute_process(
-      COMMAND ${GIT} status --porcelain -- CMakeLists.txt CMakePresets.json scripts/cmake streambp bench reference verify
+      COMMAND ${GIT} status --porcelain -- CMakeLists.txt CMakePresets.json scripts/cmake streambp bench reference verify ":!*.md"
       WORKING_DIRECTORY ${SOURCE} OUTPUT_VARIABLE changes ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
     if(NOT "${changes}" STREQUAL "")
       set(modified true)

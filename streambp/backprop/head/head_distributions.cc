@@ -6,6 +6,7 @@
 #include "streambp/memory/meter.h"
 #include "streambp/ops/head/target_head.h"
 #include "streambp/ops/head/target_softmax.h"
+#include "streambp/ops/sum_dtype.h"
 
 namespace streambp {
 namespace {
@@ -50,12 +51,19 @@ class ByTargetHead final : public Distributions {
   at::Tensor log_probabilities_;  // [rows] float64
 };
 
+/// Logits of rows as target_log_probabilities takes them. Those in bfloat16 stay so: they are widened as they
+/// are read, with the bits of a float32 copy and a third of the memory of both.
+at::Tensor target_logits(const HeadRows& rows) {
+  const at::Tensor logits = linear_forward(rows.pass.model.head(), rows.normed);
+  return logits.scalar_type() == at::kBFloat16 ? logits : logits.to(sum_dtype(logits));
+}
+
 /// The targets' log-probabilities alone, from logits that become their own gradient.
 class ByTargetSoftmax final : public Distributions {
  public:
   explicit ByTargetSoftmax(const HeadRows& rows)
       : rows_(rows),
-        logits_(head_logits(rows.pass.model, rows.normed)),
+        logits_(target_logits(rows)),
         log_probabilities_(
             target_log_probabilities(logits_, rows.targets, rows.pass.request.temperature, sums_)) {}
 

@@ -80,9 +80,9 @@ struct GateKernels {
 };
 
 /// Rows of logits [rows, size], multiplied by `scale` (one over the temperature) before the softmax.
-template <typename T>
+template <typename S>
 struct TargetSoftmax {
-  T* logits = nullptr;
+  S* logits = nullptr;
   int64_t size = 0;
   double scale = 1;
   const int64_t* targets = nullptr;  // [rows]
@@ -93,20 +93,20 @@ struct TargetSoftmax {
   double* sums = nullptr;
 };
 
-template <typename T>
+template <typename S>
 struct SoftmaxKernels {
   /// Writes the sums and the targets' log-probabilities [rows]. Reads the logits once.
-  void (*forward)(const TargetSoftmax<T>& op, double* log_probabilities, int64_t begin, int64_t end);
+  void (*forward)(const TargetSoftmax<S>& op, double* log_probabilities, int64_t begin, int64_t end);
   /// Turns the logits into the gradient d_target * (onehot - p) * scale, d_target [rows].
-  void (*backward)(const TargetSoftmax<T>& op, const double* d_target, int64_t begin, int64_t end);
+  void (*backward)(const TargetSoftmax<S>& op, const double* d_target, int64_t begin, int64_t end);
 };
 
-/// All of them for one dtype. The softmax is there for float and double: logits are float or wider.
+/// All of them for one dtype.
 template <typename S>
 struct ElementwiseKernels {
   NormRopeKernels<S> norm_rope;
   GateKernels<S> gate;
-  SoftmaxKernels<Wide<S>> softmax;
+  SoftmaxKernels<S> softmax;
 };
 
 /// Of<S> for each dtype S that there are kernels for.

@@ -44,10 +44,10 @@ struct GateLaunches {
   Failure (*backward)(const Queue& queue, const GateBackward<S>& op, int64_t rows);
 };
 
-template <typename T>
+template <typename S>
 struct SoftmaxLaunches {
-  Failure (*forward)(const Queue& queue, const TargetSoftmax<T>& op, double* log_probabilities, int64_t rows);
-  Failure (*backward)(const Queue& queue, const TargetSoftmax<T>& op, const double* d_target, int64_t rows);
+  Failure (*forward)(const Queue& queue, const TargetSoftmax<S>& op, double* log_probabilities, int64_t rows);
+  Failure (*backward)(const Queue& queue, const TargetSoftmax<S>& op, const double* d_target, int64_t rows);
 };
 
 /// What rows have seen of their keys so far, or of a block of them: outputs, and log-sum-exps by token and
@@ -100,7 +100,7 @@ template <typename S>
 struct KernelTableOf {
   NormRopeLaunches<S> norm_rope;
   GateLaunches<S> gate;
-  SoftmaxLaunches<Wide<S>> softmax;
+  SoftmaxLaunches<S> softmax;
   MergeLaunches<S> attention;
   RowSumLaunches<S> rows;
 };

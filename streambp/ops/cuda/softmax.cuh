@@ -27,12 +27,13 @@ STREAMBP_DEVICE double log_odds_of(double target, const double* others, double s
   return (target - others[0]) * scale - others[1];
 }
 
-template <typename T, int kCount>
-STREAMBP_GLOBAL void target_softmax_forward(TargetSoftmax<T> op, double* log_probabilities, int64_t rows) {
+template <typename S, int kCount>
+STREAMBP_GLOBAL void target_softmax_forward(TargetSoftmax<S> op, double* log_probabilities, int64_t rows) {
+  using T = Wide<S>;
   auto* const of_warps = shared_memory<ExpSum<T>>();
   const T scale = static_cast<T>(op.scale);
   for (int64_t row = block_index(); row < rows; row += block_count()) {
-    const T* const logits = op.logits + row * op.size;
+    const S* const logits = op.logits + row * op.size;
     // Finite from the start, so that no difference of two infinities arises where all logits so far are -inf.
     T largest = -kLargest<T>, sum = 0;
     const int64_t target = op.targets[row];  // is left out
@@ -59,24 +60,27 @@ STREAMBP_GLOBAL void target_softmax_forward(TargetSoftmax<T> op, double* log_pro
       for (int warp = 1; warp < kThreads / kWarp; ++warp) all.add(of_warps[warp], op.scale);
       op.sums[2 * row] = static_cast<double>(all.largest);
       op.sums[2 * row + 1] = log(all.sum);
-      const double log_odds = log_odds_of(static_cast<double>(logits[target]), op.sums + 2 * row, op.scale);
+      const double log_odds =
+          log_odds_of(static_cast<double>(widen(logits[target])), op.sums + 2 * row, op.scale);
       log_probabilities[row] = log_odds > 0 ? -log1p(exp(-log_odds)) : log_odds - log1p(exp(log_odds));
     }
     barrier();  // the next row's warps write there
   }
 }
 
-template <typename T, int kCount>
-STREAMBP_GLOBAL void target_softmax_backward(TargetSoftmax<T> op, const double* d_target, int64_t rows) {
+template <typename S, int kCount>
+STREAMBP_GLOBAL void target_softmax_backward(TargetSoftmax<S> op, const double* d_target, int64_t rows) {
+  using T = Wide<S>;
   const T scale = static_cast<T>(op.scale);
   for (int64_t row = block_index(); row < rows; row += block_count()) {
-    T* const logits = op.logits + row * op.size;
+    S* const logits = op.logits + row * op.size;
     const T largest = static_cast<T>(op.sums[2 * row]);
     const bool alone =
         op.sums[2 * row + 1] < -1e300;  // the others are nothing, or impossible: none gets anything
     const T log_sum = alone ? T{0} : static_cast<T>(op.sums[2 * row + 1]);
     const int64_t target = op.targets[row];
-    const double log_odds = log_odds_of(static_cast<double>(logits[target]), op.sums + 2 * row, op.scale);
+    const double log_odds =
+        log_odds_of(static_cast<double>(widen(logits[target])), op.sums + 2 * row, op.scale);
     const T d = static_cast<T>(d_target[row] * op.scale / (1 + exp(log_odds)));
     barrier();  // all have read the target's logit
     for (int64_t i = thread_index() * kCount; i < op.size; i += kThreads * kCount) {
@@ -91,25 +95,25 @@ STREAMBP_GLOBAL void target_softmax_backward(TargetSoftmax<T> op, const double* 
   }
 }
 
-template <typename T>
-Failure target_softmax(const Queue& queue, const TargetSoftmax<T>& op, double* log_probabilities,
+template <typename S>
+Failure target_softmax(const Queue& queue, const TargetSoftmax<S>& op, double* log_probabilities,
                        int64_t rows) {
   const auto run = [&](auto kernel) {
-    return launch(queue, kernel, blocks_for(rows, 1), kThreads, (kThreads / kWarp) * sizeof(ExpSum<T>), op,
-                  log_probabilities, rows);
+    return launch(queue, kernel, blocks_for(rows, 1), kThreads, (kThreads / kWarp) * sizeof(ExpSum<Wide<S>>),
+                  op, log_probabilities, rows);
   };
-  return moves_in_packs<T>(op.logits, op.size) ? run(target_softmax_forward<T, kPack<T>>)
-                                               : run(target_softmax_forward<T, 1>);
+  return moves_in_packs<S>(op.logits, op.size) ? run(target_softmax_forward<S, kPack<S>>)
+                                               : run(target_softmax_forward<S, 1>);
 }
 
-template <typename T>
-Failure target_softmax_gradient(const Queue& queue, const TargetSoftmax<T>& op, const double* d_target,
+template <typename S>
+Failure target_softmax_gradient(const Queue& queue, const TargetSoftmax<S>& op, const double* d_target,
                                 int64_t rows) {
   const auto run = [&](auto kernel) {
     return launch(queue, kernel, blocks_for(rows, 1), kThreads, 0, op, d_target, rows);
   };
-  return moves_in_packs<T>(op.logits, op.size) ? run(target_softmax_backward<T, kPack<T>>)
-                                               : run(target_softmax_backward<T, 1>);
+  return moves_in_packs<S>(op.logits, op.size) ? run(target_softmax_backward<S, kPack<S>>)
+                                               : run(target_softmax_backward<S, 1>);
 }
 
 }  // namespace streambp::cuda

@@ -13,7 +13,7 @@ template <typename S>
 KernelTableOf<S> kernels_of() {
   return {{normed_rope<S>, normed_rope_backward<S>},
           {gated_product<S>, gated_backward<S>},
-          {target_softmax<Wide<S>>, target_softmax_gradient<Wide<S>>},
+          {target_softmax<S>, target_softmax_gradient<S>},
           {merged<S, S>, merged<Wide<S>, S>, merged<S, Wide<S>>},
           {add_rows<S, S>, add_rows<S, Wide<S>>}};
 }

@@ -10,15 +10,15 @@ template <typename Body, typename OnCuda>
 void for_rows(const at::Tensor& logits, const at::Tensor& targets, double temperature, const at::Tensor& sums,
               Body body, OnCuda on_cuda) {
   launch_for(logits, [&](auto number) {
-    using T = cpu::Wide<decltype(number)>;
-    const cpu::TargetSoftmax<T> args{.logits = kernel_data<T>(logits),
+    using S = decltype(number);
+    const cpu::TargetSoftmax<S> args{.logits = kernel_data<S>(logits),
                                      .size = logits.size(1),
                                      .scale = 1.0 / temperature,
                                      .targets = kernel_data<const int64_t>(targets),
                                      .sums = kernel_data<double>(sums)};
-    if (is_for_cuda(logits)) return on_cuda(cuda::kernels()->of<T>().softmax, args);
+    if (is_for_cuda(logits)) return on_cuda(cuda::kernels()->of<S>().softmax, args);
     at::parallel_for(0, logits.size(0), rows_per_thread(args.size), [&](int64_t begin, int64_t end) {
-      body(cpu::kernels().of<T>().elementwise.softmax, args, begin, end);
+      body(cpu::kernels().of<S>().elementwise.softmax, args, begin, end);
     });
   });
 }

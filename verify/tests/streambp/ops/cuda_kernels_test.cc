@@ -121,13 +121,6 @@ INSTANTIATE_TEST_SUITE_P(Host, CudaKernels,
                          testing::ValuesIn(on_host({at::kFloat, at::kDouble, at::kBFloat16})), name_of);
 INSTANTIATE_TEST_SUITE_P(Device, CudaKernels, testing::Combine(kOnDevice, kDtypes), name_of);
 
-/// Those of logits, which are float32 or wider.
-class LogitsCudaKernels : public CudaKernels {};
-const auto kOfLogits = testing::Values(at::kFloat, at::kDouble);
-INSTANTIATE_TEST_SUITE_P(Host, LogitsCudaKernels, testing::ValuesIn(on_host({at::kFloat, at::kDouble})),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(Device, LogitsCudaKernels, testing::Combine(kOnDevice, kOfLogits), name_of);
-
 struct HeadShape {
   int64_t tokens, heads, size, half;
 };
@@ -214,7 +207,7 @@ TEST_P(CudaKernels, GateAndItsBackwardPass) {
   }
 }
 
-TEST_P(LogitsCudaKernels, TargetSoftmax) {
+TEST_P(CudaKernels, TargetSoftmax) {
   for (const int64_t size : {1, 2, 17, 64, 515, 1024, 2051, 5000}) {
     for (const double temperature : {1.0, 0.7}) {
       for (const double scale : {0.0, 3.0, 1e4}) {
@@ -232,13 +225,13 @@ TEST_P(LogitsCudaKernels, TargetSoftmax) {
         const double limit = dtype() == at::kDouble ? 1e-14 : 1e-6;
         check(got, log_p.detach(), "values of " + what, limit);
         check(gradient, torch::autograd::grad({log_p}, {leaf}, {wide(d)}).front(), "gradients of " + what,
-              limit);
+              dtype() == at::kBFloat16 ? 4e-3 : limit);
       }
     }
   }
 }
 
-TEST_P(LogitsCudaKernels, WhatAtenMakesNanIsNan) {
+TEST_P(CudaKernels, WhatAtenMakesNanIsNan) {
   for (const int64_t size : {3, 70, 3000}) {
     const at::Tensor logits = sample({4, size}, 1);
     logits[0].fill_(-kInfinity);

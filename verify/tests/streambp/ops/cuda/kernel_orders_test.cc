@@ -128,16 +128,16 @@ TYPED_TEST(KernelOrders, Gate) {
 }
 
 TYPED_TEST(KernelOrders, TargetSoftmax) {
-  using T = Wide<TypeParam>;
+  using S = TypeParam;
   for (const int64_t size : {515, 4096}) {
     const int64_t rows = 5;
-    const auto logits = numbers<T>(rows * size, 1);
+    const auto logits = numbers<S>(rows * size, 1);
     const auto d = numbers<double>(rows, 2);
     const std::vector<int64_t> targets{0, 1, size / 2, size - 2, size - 1};
     expect_one_result("softmax of " + std::to_string(size), [&] {
       auto gradient = logits;
       auto sums = unwritten<double>(2 * rows), log_probabilities = unwritten<double>(rows);
-      const TargetSoftmax<T> op{.logits = gradient.data(),
+      const TargetSoftmax<S> op{.logits = gradient.data(),
                                 .size = size,
                                 .scale = 1.25,
                                 .targets = targets.data(),

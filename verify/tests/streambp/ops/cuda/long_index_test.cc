@@ -163,14 +163,14 @@ TYPED_TEST(LongIndex, Gate) {
 }
 
 TYPED_TEST(LongIndex, TargetSoftmax) {
-  using T = Wide<TypeParam>;
+  using S = TypeParam;
   constexpr int64_t kSize = int64_t{1} << 15;
-  const auto logits = numbers<T>(kSize, 1);
+  const auto logits = numbers<S>(kSize, 1);
   const std::vector<double> d{0.7};
   const std::vector<int64_t> target{kSize - 3};
-  const auto run = [&](int64_t rows, T* all, const int64_t* targets, double* sums, double* log_probabilities,
+  const auto run = [&](int64_t rows, S* all, const int64_t* targets, double* sums, double* log_probabilities,
                        const double* ds) {
-    const TargetSoftmax<T> op{.logits = all, .size = kSize, .scale = 1.5, .targets = targets, .sums = sums};
+    const TargetSoftmax<S> op{.logits = all, .size = kSize, .scale = 1.5, .targets = targets, .sums = sums};
     this->kernels.softmax.forward(kQueue, op, log_probabilities, rows);
     this->kernels.softmax.backward(kQueue, op, ds, rows);
   };
@@ -179,7 +179,7 @@ TYPED_TEST(LongIndex, TargetSoftmax) {
   run(1, gradient.data(), target.data(), sums.data(), log_probability.data(), d.data());
   for (const int64_t count : kCounts) {
     const int64_t rows = count / kSize;
-    const Sparse<T> all(count);
+    const Sparse<S> all(count);
     const Sparse<int64_t> targets(rows);
     const Sparse<double> all_sums(2 * rows), log_probabilities(rows), ds(rows);
     all.set_last(logits);
