@@ -176,8 +176,8 @@ class Head:
     def lazy(self, outputs, tokens, hidden, logits=None):
         """The logits of `tokens` [B, T], computed when they are looked at. outputs: () -> the decoder's outputs; hidden: what they are made of;
         logits: of no tokens, or None."""
-        autocast, weight = autocast_now(hidden), getattr(self.base.get_output_embeddings(), "weight", None)
-        words, like = (weight.shape[0], weight) if logits is None else (logits.shape[-1], logits)
+        autocast, like = autocast_now(hidden), self.base.get_output_embeddings().weight if logits is None else logits
+        words = like.shape[0 if logits is None else -1]
 
         def make():
             with autocast():

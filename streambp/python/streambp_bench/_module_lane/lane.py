@@ -290,7 +290,7 @@ class ModuleLane(Lane):
         self.owner = self.base.get_submodule(name.rpartition(".")[0])
         self.attention = LaneAttention(self.owner, self.layers)
         packed = [name for name, module in self.base.named_modules()
-                  if getattr(getattr(getattr(module, "weight", None), "quant_state", None), "packing_format_for_cpu", False)]
+                  if getattr(getattr(module._parameters.get("weight"), "quant_state", None), "packing_format_for_cpu", False)]
         if packed:
             self.say_once(f"bitsandbytes has packed {len(packed)} matrices ({packed[0]}, ...) for inference, as it does where a model computes in evaluation mode "
                           "on this processor: no gradient passes them, patched or not; load the model again before training it")
