@@ -13,7 +13,7 @@ from .._batch import mask_of_columns
 from .._hooks import has_hooks
 from .._library import InputError
 from .._live_model.attention import ADDED, CACHES, check_blocks, check_keywords, is_added, mask_as_run, undivided
-from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, model_class, text_config
+from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, last_norm, model_class, text_config
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
 from .streamed_layers import StreamedLayer
@@ -259,7 +259,7 @@ def causal_forward(call, *args, **kwargs):
             state.say_once(OF_PADDING)
         return BaseModelOutputWithPast(last_hidden_state=stream.unpack(final_rows(state.backbone, hidden)))
 
-    logits = state.head.lazy(outputs, stream.inputs[0], hidden)
+    logits = state.head.lazy(outputs, stream.inputs[0], hidden, weights=last_norm(state.backbone).parameters())
     balance = balance_of(call, stream, given.get("attention_mask"))
     if balance is not None:
         of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream), "logits": logits}

@@ -94,6 +94,15 @@ class Refused(unittest.TestCase):
             with self.assertRaisesRegex(sb.InputError, r"Other\.forward has been replaced since.*patch\(\) again"):
                 model(**self.batch)
 
+    def test_logits_after_a_step(self):
+        for lane in ("engine", "module"):
+            with patched(self.model, lane=lane):
+                output = self.model(**self.batch)
+                with torch.no_grad():
+                    self.model.lm_head.weight.mul_(1.1)
+                with self.assertRaisesRegex(sb.InputError, "before the optimizer's step"):
+                    output.logits.sum()
+
     def test_hooks_of_all_modules(self):
         with patched(self.model):
             handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
