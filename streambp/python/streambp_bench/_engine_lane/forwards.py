@@ -192,8 +192,8 @@ def _start(state, given):
         embeddings = state.backbone.get_input_embeddings()(input_ids)
     else:
         input_ids = torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
-    scale = getattr(state.backbone, "embedding_multiplier", 1.0)  # Granite's, of embeddings that are given as well
-    if scale != 1.0:
+    scale = getattr(state.backbone, "embedding_multiplier", 1.0)  # Granite's, of embeddings that are given as well; Falcon-H1's, of its own
+    if scale != 1.0 and (given.get("inputs_embeds") is None or text_config(state.base).model_type != "falcon_h1"):
         embeddings = embeddings * scale
     state.check_call(embeddings)
     columns = input_ids.shape[1]
