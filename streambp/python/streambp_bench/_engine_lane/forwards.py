@@ -20,6 +20,8 @@ from .streamed_layers import StreamedLayer
 
 OF_PADDING = ("rows of padding are not computed: logits there are those of zeros, not the model's own; leave them out of what you make of logits, by attention_mask "
               "or labels, or patch with lane=\"module\"")
+OF_PADDED_ROWS = ("rows of padding are not computed: last_hidden_state is 0 there, not the model's own, and the loss depends on it; leave them out by attention_mask, "
+                  "or patch with lane=\"module\"")
 NOT_KEPT = ("output_attentions", "output_hidden_states")
 
 
@@ -85,10 +87,19 @@ def backbone_forward(call, *args, **kwargs):
     if call.state.makes_logits and stream.has_padding():
         call.state.say_once(OF_PADDING)
     hidden = stream.unpack(final_rows(call.module, hidden))
+    if packed is None and not call.state.makes_logits and hidden.requires_grad and stream.has_padding() and OF_PADDED_ROWS not in call.state.said:
+        hidden.register_hook(lambda gradient: _look_at_padding(call.state, stream, gradient))
     of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
     kind = MoeModelOutputWithPast if has_experts(call.module.config) else BaseModelOutputWithPast
     output = kind(last_hidden_state=hidden, **of_routers)
     return output if _returns_dict(call.module, given) else output.to_tuple()
+
+
+def _look_at_padding(state, stream, gradient):
+    """Says it where a loss is made of the decoder's rows of padding, which are 0 here."""
+    rows = stream.unpack(gradient.new_ones(stream.pack(gradient).shape[0])) == 0
+    if bool(gradient[rows].any()):
+        state.say_once(OF_PADDED_ROWS)
 
 
 def _check_pooled(model, input_ids, stream, hidden):

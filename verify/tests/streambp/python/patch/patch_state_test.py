@@ -276,6 +276,13 @@ class Around(unittest.TestCase):
             with patched(model, chunk=5):
                 self.assert_exact(step(model, given), expected)
 
+    def test_rows_of_padding_in_a_loss_are_said(self):
+        given = {name: self.batch[name] for name in ("input_ids", "attention_mask")}
+        with patched(self.model, chunk=5):
+            for weights, said in ((given["attention_mask"], self.assertNoLogs), (1, self.assertLogs)):
+                with said("streambp_bench"):
+                    (self.model.model(**given).last_hidden_state.sum(-1) * weights).sum().backward()
+
 
 class Memory(unittest.TestCase):
     """Peaks beyond what was there before, as the library's allocator counts them, of models that have their gradients already."""
