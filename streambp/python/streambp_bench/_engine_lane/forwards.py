@@ -174,9 +174,16 @@ def _streams(call, given, packed):
         raise InputError(f"{caching}: a cache can't be continued with gradients; call under torch.no_grad(), or leave it out")
     for name in extras:
         raise InputError(f"{name} is asked for: streamed layers keep none; leave it False")
+    _check_cache(call, given)
+    return True
+
+
+def _check_cache(call, given):
+    """A cache that is asked for with gradients: raises InputError where the layers' own code can fill it, else says that it is left out."""
+    if given.get("use_cache") and call.state.understudy is not None:
+        raise InputError("use_cache=True with gradients: streamed layers keep no cache; leave it out")
     if given.get("use_cache"):
         warnings.warn("use_cache=True with gradients: streamed layers keep no cache, it is left out", stacklevel=2)
-    return True
 
 
 def _takes(given):
@@ -255,6 +262,7 @@ def causal_forward(call, *args, **kwargs):
     if not _loss_streams(call, given):
         with state.making_logits():
             return call.original(*args, **kwargs)
+    _check_cache(call, given)
     given = undivided(state, given)
     loss_inputs = {name: given.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")}
     returns_dict, found, items = _returns_dict(call.module, given), [], loss_inputs["num_items_in_batch"]

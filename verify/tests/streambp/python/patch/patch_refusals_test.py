@@ -57,6 +57,12 @@ class Refused(unittest.TestCase):
             cache = self.model(self.batch["input_ids"], use_cache=True).past_key_values
         self.assert_refused("cache", "no_grad", past_key_values=cache)
 
+    def test_caches_are_filled_by_the_layers_own_code(self):
+        ids = self.batch["input_ids"]
+        with patched(tiny(), lane="auto", chunk=5) as model:
+            for more in ({}, {"labels": ids}):
+                self.assertEqual(model(ids, use_cache=True, **more).past_key_values.get_seq_length(), ids.shape[1])
+
     def test_hooks_on_inner_modules(self):
         for module in (self.model.model.layers[1].mlp.down_proj, self.model.lm_head):
             handle = module.register_forward_hook(lambda module, args, output: None)
