@@ -24,6 +24,11 @@ def has_hooks(module, kinds=KINDS):
     return any(True for _ in hooks_of(module, kinds))
 
 
+def has_hooks_of_all():
+    """Whether a user's hook is called by all modules there are."""
+    return any(not _of_library(hook) for kind in KINDS for hook in getattr(torch.nn.modules.module, f"_global{kind}").values())
+
+
 @contextlib.contextmanager
 def silenced(modules):
     """Inside, the hooks of users are not called: what runs is no step of theirs."""

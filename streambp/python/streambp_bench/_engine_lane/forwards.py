@@ -13,13 +13,15 @@ from .._batch import mask_of_columns
 from .._hooks import has_hooks
 from .._library import InputError
 from .._live_model.attention import ADDED, CACHES, check_blocks, check_keywords, is_added, mask_as_run, undivided
-from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, model_class, text_config
+from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, last_norm, model_class, text_config
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
 from .streamed_layers import StreamedLayer
 
 OF_PADDING = ("rows of padding are not computed: logits there are those of zeros, not the model's own; leave them out of what you make of logits, by attention_mask "
               "or labels, or patch with lane=\"module\"")
+OF_PADDED_ROWS = ("rows of padding are not computed: last_hidden_state is 0 there, not the model's own, and the loss depends on it; leave them out by attention_mask, "
+                  "or patch with lane=\"module\"")
 NOT_KEPT = ("output_attentions", "output_hidden_states")
 
 
@@ -85,10 +87,19 @@ def backbone_forward(call, *args, **kwargs):
     if call.state.makes_logits and stream.has_padding():
         call.state.say_once(OF_PADDING)
     hidden = stream.unpack(final_rows(call.module, hidden))
+    if packed is None and not call.state.makes_logits and hidden.requires_grad and stream.has_padding() and OF_PADDED_ROWS not in call.state.said:
+        hidden.register_hook(lambda gradient: _look_at_padding(call.state, stream, gradient))
     of_routers = {"router_logits": unpacked_router_logits(stream)} if stream.router_logits else {}
     kind = MoeModelOutputWithPast if has_experts(call.module.config) else BaseModelOutputWithPast
     output = kind(last_hidden_state=hidden, **of_routers)
     return output if _returns_dict(call.module, given) else output.to_tuple()
+
+
+def _look_at_padding(state, stream, gradient):
+    """Says it where a loss is made of the decoder's rows of padding, which are 0 here."""
+    rows = stream.unpack(gradient.new_ones(stream.pack(gradient).shape[0])) == 0
+    if bool(gradient[rows].any()):
+        state.say_once(OF_PADDED_ROWS)
 
 
 def _check_pooled(model, input_ids, stream, hidden):
@@ -163,9 +174,16 @@ def _streams(call, given, packed):
         raise InputError(f"{caching}: a cache can't be continued with gradients; call under torch.no_grad(), or leave it out")
     for name in extras:
         raise InputError(f"{name} is asked for: streamed layers keep none; leave it False")
+    _check_cache(call, given)
+    return True
+
+
+def _check_cache(call, given):
+    """A cache that is asked for with gradients: raises InputError where the layers' own code can fill it, else says that it is left out."""
+    if given.get("use_cache") and call.state.understudy is not None:
+        raise InputError("use_cache=True with gradients: streamed layers keep no cache; leave it out")
     if given.get("use_cache"):
         warnings.warn("use_cache=True with gradients: streamed layers keep no cache, it is left out", stacklevel=2)
-    return True
 
 
 def _takes(given):
@@ -192,8 +210,8 @@ def _start(state, given):
         embeddings = state.backbone.get_input_embeddings()(input_ids)
     else:
         input_ids = torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
-    scale = getattr(state.backbone, "embedding_multiplier", 1.0)  # Granite's, of embeddings that are given as well
-    if scale != 1.0:
+    scale = getattr(state.backbone, "embedding_multiplier", 1.0)  # Granite's, of embeddings that are given as well; Falcon-H1's, of its own
+    if scale != 1.0 and (given.get("inputs_embeds") is None or text_config(state.base).model_type != "falcon_h1"):
         embeddings = embeddings * scale
     state.check_call(embeddings)
     columns = input_ids.shape[1]
@@ -244,6 +262,7 @@ def causal_forward(call, *args, **kwargs):
     if not _loss_streams(call, given):
         with state.making_logits():
             return call.original(*args, **kwargs)
+    _check_cache(call, given)
     given = undivided(state, given)
     loss_inputs = {name: given.pop(name, None) for name in ("labels", "shift_labels", "num_items_in_batch")}
     returns_dict, found, items = _returns_dict(call.module, given), [], loss_inputs["num_items_in_batch"]
@@ -259,7 +278,7 @@ def causal_forward(call, *args, **kwargs):
             state.say_once(OF_PADDING)
         return BaseModelOutputWithPast(last_hidden_state=stream.unpack(final_rows(state.backbone, hidden)))
 
-    logits = state.head.lazy(outputs, stream.inputs[0], hidden)
+    logits = state.head.lazy(outputs, stream.inputs[0], hidden, weights=last_norm(state.backbone).parameters())
     balance = balance_of(call, stream, given.get("attention_mask"))
     if balance is not None:
         of_routers = {"aux_loss": balance, "router_logits": unpacked_router_logits(stream), "logits": logits}

@@ -6,16 +6,17 @@ Each decoder layer becomes one autograd node that keeps its input alone (_stream
 
 import contextlib
 import copy
+import operator
 import warnings
 
 import torch
 
-from .._hooks import FORWARD, has_hooks
+from .._hooks import FORWARD, has_hooks, has_hooks_of_all
 from .._idle import Kept, fitting, rounded_up, shape_of, take
 from .._library import InputError, checked, library
 from .._live_model.adapters import find_adapter, is_adapter_name, lora_layers
 from .._live_model.attention import check_attention
-from .._live_model.decoder import decoder, is_whole, last_norm, text_modules
+from .._live_model.decoder import decoder, fingerprint, is_whole, last_norm, text_config, text_modules
 from .._live_model.model import DTYPES, Weights, engine_of, without_gradient
 from .._live_model.refusals import check_autocast, check_class, check_config, check_dropout, check_layers, check_modules, check_parameters, raise_together
 from .._live_model.state import check_attributes, check_functions, check_own_forward, module_settings, notes_on
@@ -100,11 +101,11 @@ class Patched(Lane):
         self.first_labels, self.understudy, self._reasons = first_labels, None, set()
         self.backbone = decoder(self.base)
         self.head = Head(self.base, self.base.base_model_prefix, head_chunk)
-        self._names = self._parameter_names()
+        self._names, self._owners = self._parameter_names(), self._owners_of_parameters()
         loaded = self.outer is not self.base or getattr(self.base, "_hf_peft_config_loaded", False)
         if not loaded and any(map(is_adapter_name, self._names)):
             raise InputError("the model has adapters in it that its own class does not know: give PEFT's wrapper of it, the PeftModel")
-        self._settings = {}  # of modules, where their config says something else
+        self._settings, self._config = {}, fingerprint(text_config(self.base))  # of modules, where their config says something else; what that says
         self._configurations = {}
         self._adapted = loaded
 
@@ -124,10 +125,14 @@ class Patched(Lane):
     def _parameter_names(self):
         return [name for name, _ in self.base.named_parameters(remove_duplicate=False)]
 
+    def _owners_of_parameters(self):
+        return [module for module in self.base.modules() if module._parameters]
+
     def has_changed(self):
-        """Whether the model has other parameters than when it was patched, or other modules in place of patched ones."""
-        present = {id(module) for module in self.outer.modules()}
-        return self._parameter_names() != self._names or any(id(module) not in present for module, *_ in self._found)
+        """Whether the model has other parameters than when it was patched, or other modules in place of those that have them or are patched."""
+        owners, present = self._owners_of_parameters(), {id(module) for module in self.outer.modules()}
+        same = len(owners) == len(self._owners) and all(map(operator.is_, owners, self._owners))
+        return not same or self._parameter_names() != self._names or any(id(module) not in present for module, *_ in self._found)
 
     def check(self):
         """Raises InputError for what is set on the model that would make its gradients inexact."""
@@ -142,10 +147,10 @@ class Patched(Lane):
         if not self.active:
             checks.append(lambda: check_own_forward(base))
         raise_together(*checks)
-        if settings != self._settings:
+        if (config := fingerprint(text_config(base))) != self._config or settings != self._settings:
             for note in notes_on(base, {key: value for key, value in settings.items() if self._settings.get(key) != value}):
                 warnings.warn(note, stacklevel=2)
-            self._settings = settings
+            self._settings, self._config = settings, config
             self._configurations.clear()
 
     def _check_hooks(self):
@@ -153,6 +158,9 @@ class Patched(Lane):
             for name, module in layer.named_modules():
                 if module is not layer:
                     check_hooks_of(f"model.layers.{index}.{name}", module)
+        if has_hooks_of_all():
+            raise InputError("a hook of all modules is there (torch.nn.modules.module.register_module_...), which would not be called inside layers: remove it "
+                             "(handle.remove()), or use lane=\"module\"")
         if has_hooks(self.backbone, (FORWARD[1], "_backward_pre_hooks", "_backward_hooks")):
             raise InputError("the decoder has a forward or backward hook of its own: what the engine's decoder hands to the head is not what such a hook is given; put it "
                              "on a decoder layer or on the model, or remove it (handle.remove())")

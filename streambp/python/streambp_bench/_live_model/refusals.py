@@ -9,6 +9,7 @@ import sys
 import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from .._hooks import has_hooks_of_all
 from .._library import InputError
 from .attention import check_attention
 from .decoder import model_class, text_class_name, text_config, text_modules
@@ -170,7 +171,9 @@ def check_modules(base, modules):
 
 
 def check_hooks(modules):
-    """Hooks of the model and of the modules in it: backward() calls none of them."""
+    """Hooks of the model and of the modules in it, and of all modules there are: backward() calls none of them."""
+    if has_hooks_of_all():
+        raise InputError("a hook of all modules is there (torch.nn.modules.module.register_module_...), which would not be called; remove it (handle.remove())")
     for name, module in modules:
         for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
             for hook in getattr(module, kind, {}).values():

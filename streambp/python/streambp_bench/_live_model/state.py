@@ -24,11 +24,12 @@ from .decoder import fingerprint, model_class, text_config, text_modules
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 # What says how a module is run or how large it is, and what other checks look at (dropout, rope).
 NOT_COMPUTED = {"training", "padding_idx", "attention_dropout", "gradient_checkpointing", "layer_idx", "name_or_path", "warnings_issued", "max_seq_len_cached", "attention_scaling",
-                "in_features", "out_features", "num_embeddings", "embedding_dim", "vocab_size", "is_loaded_in_4bit", "is_loaded_in_8bit",
+                "in_features", "out_features", "num_embeddings", "embedding_dim", "vocab_size", "p", "is_loaded_in_4bit", "is_loaded_in_8bit",
                 "is_parallelizable", "model_parallel", "use_kernels"}
 # Attributes that a config.json has a key for which all modules share: the key, by the attribute.
 SETTINGS = {"router_aux_loss_coef": "router_aux_loss_coef", "top_k": "num_experts_per_tok",
             "num_experts_per_tok": "num_experts_per_tok", "variance_epsilon": "rms_norm_eps", "eps": "rms_norm_eps"}
+IN_WRAPPERS = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=\.|$)")  # of PEFT: where the class's own module is, or a copy of it
 # Modules of code whose functions compute what transformers' do.
 KNOWN = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
 
@@ -47,13 +48,14 @@ def module_settings(base, modules):
                 values.setdefault(key, set()).add(module.__dict__[attribute])
     found = {key: next(iter(of_key)) for key, of_key in values.items() if len(of_key) == 1}
     head, embedding = _own(getattr(base, "lm_head", None)), _own(base.get_input_embeddings())
+    weights = [getattr(module, "_parameters", {}).get("weight") for module in (head, embedding)]  # a parametrization computes what is asked of the module
     if hasattr(embedding, "padding_idx"):
         found["pad_token_id"] = embedding.padding_idx
         given = getattr(config, "pad_token_id", None)
         if given is not None and given < 0 and embedding.padding_idx == given + embedding.num_embeddings:
             found["pad_token_id"] = given
-    if isinstance(head, torch.nn.Module) and hasattr(head, "weight"):
-        found["tie_word_embeddings"] = head.weight is getattr(embedding, "weight", None)
+    if weights[0] is not None:
+        found["tie_word_embeddings"] = weights[0] is weights[1]
     return {key: value for key, value in found.items() if getattr(config, key, None) != value}
 
 
@@ -86,13 +88,9 @@ def plain_attributes(module):
 
 
 def state_of(modules):
-    """{module's name: (class, plain attributes)}; without PEFT's modules, which adapters.py checks, under the names of their base layers."""
-    state = {}
-    for name, module in modules:
-        kind = type(module)
-        if kind.__module__.startswith(("transformers.", "torch.nn.modules.activation", "torch.nn.modules.sparse")):
-            state[name.replace(".base_layer", "")] = (f"{kind.__module__}.{kind.__qualname__}", plain_attributes(module))
-    return state
+    """[(module's name, the name that it has without PEFT's modules around it, class, plain attributes)]; without PEFT's modules, which adapters.py checks."""
+    return [(name, IN_WRAPPERS.sub("", name), f"{type(module).__module__}.{type(module).__qualname__}", plain_attributes(module))
+            for name, module in modules if type(module).__module__.startswith(("transformers.", "torch.nn.modules."))]
 
 
 _expected = weakref.WeakKeyDictionary()  # base model -> (text of its config and settings, state of a model made of them)
@@ -107,16 +105,16 @@ def check_attributes(base, modules, settings):
         for name, value in settings.items():
             setattr(config.get_text_config(), name, value)
         with torch.device("meta"), initialization.no_init_weights():
-            _expected[base] = key, state_of(text_modules(model_class(base)(config)))
+            _expected[base] = key, {name: (kind, attributes) for name, _, kind, attributes in state_of(text_modules(model_class(base)(config)))}
     expected = _expected[base][1]
     for name, module in modules:
         for attribute in vars(module):
             if f"{name}.{attribute}" in expected:  # a function, say, where an activation was
                 raise InputError(f"{name}.{attribute}: is {vars(module)[attribute]!r}, its config makes it a {expected[f'{name}.{attribute}'][0]}; make the model anew")
-    for name, (kind, attributes) in state_of(modules).items():
-        if name not in expected:
+    for name, inner, kind, attributes in state_of(modules):
+        if inner not in expected:
             continue  # of an adapter, or a module that a refusal of its own names
-        expected_kind, others = expected[name]
+        expected_kind, others = expected[inner]
         if kind.rpartition(".")[2].removeprefix("FSDP") != expected_kind.rpartition(".")[2]:
             raise InputError(f"{name}: is a {kind}, its config makes it a {expected_kind}; make the model anew")
         for attribute, want in others.items():

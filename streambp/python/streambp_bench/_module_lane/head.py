@@ -173,18 +173,19 @@ class Head:
         self.reason = self.reason or reason
         return output
 
-    def lazy(self, outputs, tokens, hidden, logits=None):
+    def lazy(self, outputs, tokens, hidden, logits=None, weights=()):
         """The logits of `tokens` [B, T], computed when they are looked at. outputs: () -> the decoder's outputs; hidden: what they are made of;
-        logits: of no tokens, or None."""
-        autocast, weight = autocast_now(hidden), getattr(self.base.get_output_embeddings(), "weight", None)
-        words, like = (weight.shape[0], weight) if logits is None else (logits.shape[-1], logits)
+        logits: of no tokens, or None; weights: what outputs() reads."""
+        autocast, head = autocast_now(hidden), self.base.get_output_embeddings()
+        words, like = (head.weight.shape[0], head.weight) if logits is None else (logits.shape[-1], logits)
+        weights = [*weights, *(head.parameters() if isinstance(head, torch.nn.Module) else ())]
 
         def make():
             with autocast():
                 found = outputs()
                 return self.logits(hidden_of(found), found)
 
-        return LazyLogits(make, (*tokens.shape, words), like.dtype, like.device)
+        return LazyLogits(make, (*tokens.shape, words), like.dtype, like.device, weights)
 
     def loss(self, logits, outputs, labels, words, items):
         """The loss of the decoder's hidden states; logits: of none of them, whose graph says which parameters take part."""

@@ -7,6 +7,7 @@ this gives the layer's own gradients is proved when the model is patched (proof.
 import contextlib
 import copy
 import inspect
+import operator
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -19,11 +20,13 @@ from .._replaced import Lane
 from . import node
 from .attention import LaneAttention, own_masks
 from .head import Head
+from .held import as_held, held, strange_tensor, with_buffers
 from .proof import CACHE_NAMES, ROWS, prove_head, prove_lane
 from .row_cache import PicksRows
 from .sharded import as_sharded
 
 CHUNK = 1024
+MOST_PROOFS = 8  # of layers whose modules are exchanged
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 IMPLEMENTATIONS = ("eager", "sdpa")
 
@@ -84,10 +87,13 @@ class LayerCall:
         self.state, self.layer, self.name, self.original = state, layer, name, original
         self.reason, self.proven, self.known, self.warned, self.ours, self.full = None, False, {}, "", True, False
         self.changing = set()  # ids of forward hooks inside that change what rows give, as a proof has seen
+        self.writes = set()  # names of buffers that it writes into, as a proof has seen
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
         self.padding_counts = False  # whether real rows see those of padding, as a proof has found
         self.rate = next((each.compress_rate for each in layer.modules() if isinstance(getattr(each, "compress_rate", None), int)), None)
         parameters = inspect.signature(original).parameters
+        if not any(parameter.kind in KINDS for parameter in parameters.values()):  # of a function around it that hands on what it is given
+            parameters = dict(list(inspect.signature(type(layer).forward).parameters.items())[1:])
         self.names = [each for each, parameter in parameters.items() if parameter.kind in KINDS]
         self.any_keyword = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
         inner = [inspect.signature(module.forward).parameters for module in layer.modules()] if self.any_keyword else []
@@ -166,6 +172,8 @@ class LayerCall:
             raise node.Unfit("DeepSpeed's ZeRO-3 has divided its weights among ranks, and gathers them module by module")
         if self.hooked():
             raise node.Unfit(self.hooked())
+        if strange := strange_tensor(self.layer):
+            raise node.Unfit(f"{strange} has a gradient and is no parameter")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
         if not self.ours:
             given = own_masks(given)
@@ -200,14 +208,18 @@ class LayerCall:
             with self.alone(collectors.pop() if collectors else None), self.state.attention.ours(False):  # what is collected is collected once
                 return self.original(hidden, **given)
 
-        hooks = present(self.layer)
+        hooks, values = present(self.layer), held(self.layer)
+        parameters = [] if node.is_divided(self.layer) else node.parameters_of(self.layer)  # DeepSpeed's come and go
+
+        buffers = with_buffers(self.layer, self.writes)
 
         @contextlib.contextmanager
         def behind():
-            with node.around(), again(hooks):
+            with node.around(), node.with_parameters(self, parameters), as_held(values), buffers(), again(hooks):
                 yield
 
         output = checkpoint(forward, hidden, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), behind()), **own_masks(given) | stores)
+        parameters[:] = [(path, each, version if each._version == version else None) for path, each, version in parameters]  # PEFT's parametrizations come and go
         for name, store in stores.items():
             given[name].update(store)
         return output
@@ -256,6 +268,8 @@ def model_forward(call, *args, **kwargs):
     if not (call.layer.training and (with_gradients or kwargs.get("use_cache") is False)):
         return call.original(*args, **kwargs)
     call.state.turn_off_checkpointing(call.state.streamed_modules)
+    if call.state.prepare():
+        say(f"modules in layers were exchanged: {call.state.describe()}")
     if kwargs.get("use_cache") is None and len(args) < 2 and not any(kwargs.get(name) is not None for name in CACHE_NAMES):
         mask = undivided(call.state, kwargs if not args else {"input_ids": args[0], **kwargs}).get("attention_mask")
         kwargs |= {"use_cache": False} | ({} if mask is None else {"attention_mask": mask})
@@ -279,7 +293,7 @@ class ModuleLane(Lane):
     def __init__(self, model, chunk, head_chunk=0, prove=True):
         super().__init__(model, chunk or CHUNK, head_chunk)
         name, self.layers = decoder_layers(self.base)
-        self.name, self.table, self._proves = name, None, prove
+        self.name, self.table, self._proves, self._proved, self._proofs = name, None, prove, [], 0
         self.padding_counts = False  # whether real rows see those of padding in some layer
         of_base = self.base.base_model_prefix if self.base.base_model_prefix in self.base._modules else name.partition(".")[0]
         self.head = Head(self.base, of_base, head_chunk)
@@ -290,18 +304,34 @@ class ModuleLane(Lane):
         self.owner = self.base.get_submodule(name.rpartition(".")[0])
         self.attention = LaneAttention(self.owner, self.layers)
         packed = [name for name, module in self.base.named_modules()
-                  if getattr(getattr(getattr(module, "weight", None), "quant_state", None), "packing_format_for_cpu", False)]
+                  if getattr(getattr(module._parameters.get("weight"), "quant_state", None), "packing_format_for_cpu", False)]
         if packed:
             self.say_once(f"bitsandbytes has packed {len(packed)} matrices ({packed[0]}, ...) for inference, as it does where a model computes in evaluation mode "
                           "on this processor: no gradient passes them, patched or not; load the model again before training it")
 
     def prepare(self):
-        """Proves layers and head, once, unless that was not wanted."""
-        if self.table is None and self._proves:
-            self._check_values()
-            with self.paused(), as_sharded(self.base):
-                self.table = prove_lane(self)
-                self.head.reason = self.head.reason or prove_head(self.head)
+        """Proves layers and head, unless that was not wanted: once, and again where modules were exchanged since. Whether it was again."""
+        if not self._proves:
+            return False
+        structure, first = self._structure(), self.table is None
+        if not first and len(structure) == len(self._proved) and all(map(operator.is_, structure, self._proved)):
+            return False
+        self._proved, self._proofs = structure, self._proofs + 1
+        if self._proofs > MOST_PROOFS:
+            for call in self.calls:
+                call.reason = "modules in it are exchanged from call to call"
+                call.warn(call.reason)
+            return False
+        self._check_values()
+        with self.paused(), as_sharded(self.base):
+            self.table = prove_lane(self)
+            self.head.reason = self.head.reason or prove_head(self.head)
+        return not first
+
+    def _structure(self):
+        """Which modules are in the layers, and what was put in place of their forward functions: what a proof is of."""
+        layers = {id(call.layer) for call in self.calls}
+        return [each for module in self.layers.modules() for each in (module, None if id(module) in layers else vars(module).get("forward"))]
 
     def _check_values(self):
         """Raises InputError for weights without values: a proof of them fails, and layers would run whole for good. accelerate's hooks fetch some when they are needed."""

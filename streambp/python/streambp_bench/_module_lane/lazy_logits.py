@@ -3,6 +3,8 @@
 import torch
 from torch.utils import _pytree as pytree
 
+from .._library import InputError
+
 KNOWN = ("shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad_fn", "is_leaf")  # of it without its numbers
 GETTERS = {getattr(torch.Tensor, name).__get__ for name in KNOWN} | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel,
                                                                     torch.Tensor.is_floating_point, torch.Tensor.__len__}
@@ -10,18 +12,23 @@ CASTS = (torch.Tensor.float, torch.Tensor.to, torch.Tensor.detach, torch.Tensor.
 
 
 class LazyLogits(torch.Tensor):
-    """[B, T, V]. make: () -> the logits, with their gradient where that is on; called at the first operation with them."""
+    """[B, T, V]. make: () -> the logits, with their gradient where that is on; called at the first operation with them. weights: what it reads, which
+    has to be what it is now."""
 
     @staticmethod
-    def __new__(cls, make, shape, dtype, device):
+    def __new__(cls, make, shape, dtype, device, weights=()):
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
 
-    def __init__(self, make, *_):
+    def __init__(self, make, shape, dtype, device, weights=()):
         self.make, self.made, self.with_gradient = make, None, False
+        self.weights = [(each, each._version) for each in weights if not each.is_inference()]
 
     def real(self):
         """The logits, with a gradient if they are asked for where gradients are on."""
         if self.made is None or (torch.is_grad_enabled() and not self.with_gradient):
+            if any(each._version != version for each, version in self.weights):
+                raise InputError("output.logits are computed when they are looked at, and the head's weights were changed since the forward pass: look at them "
+                                 "before the optimizer's step")
             self.made, self.with_gradient = self.make(), torch.is_grad_enabled()
         return self.made
 

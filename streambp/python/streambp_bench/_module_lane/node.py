@@ -16,6 +16,7 @@ from .._hooks import again, present
 from .._library import InputError
 from .._once import once_differentiable
 from .attention import Visible
+from .held import as_held, held, strange_tensor
 from .row_cache import RowCache, Rows, Stop, Unfit, wide
 
 around = contextlib.nullcontext  # a context in which layers run again in the backward pass; tests put float64 there
@@ -168,13 +169,18 @@ def without_hooks(parameters):
             hooks.update(kept)
 
 
+def parameters_of(layer):
+    """A layer's parameters now, as with_parameters() takes them."""
+    return [(path, each, each._version) for path, each in layer.named_parameters(remove_duplicate=False) if not (each.is_meta or each.is_inference())]
+
+
 @contextlib.contextmanager
 def with_parameters(call, parameters):
     """Inside, the layer has the parameters that its forward pass had: torch.func.functional_call lends some for one call. parameters: (path, tensor, its
-    version then). Raises RuntimeError, as torch's own nodes do, where one was changed in place since."""
+    version then, or None for any). Raises RuntimeError, as torch's own nodes do, where one was changed in place since."""
     lent = []
     for path, tensor, version in parameters:
-        if tensor._version != version:
+        if version not in (None, tensor._version):
             raise RuntimeError(f"{call.name}.{path}, which a streamed layer's backward pass needs, has been modified by an inplace operation since its forward "
                                "pass: change weights after the backward pass")
         owner, _, name = path.rpartition(".")
@@ -270,8 +276,8 @@ class LayerNode(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         extras = tensors[: len(arguments.extras)]
         kind = hidden.device.type
-        ctx.call, ctx.arguments, ctx.hooks = call, arguments, present(call.layer)
-        ctx.parameters = [(path, each, each._version) for path, each in call.layer.named_parameters(remove_duplicate=False) if not (each.is_meta or each.is_inference())]
+        ctx.call, ctx.arguments, ctx.hooks, ctx.held = call, arguments, present(call.layer), held(call.layer)
+        ctx.parameters = parameters_of(call.layer)
         ctx.autocast = {"dtype": torch.get_autocast_dtype(kind), "enabled": torch.is_autocast_enabled(kind), "cache_enabled": False}
         ctx.save_for_backward(hidden, *extras)
         rows = hidden.shape[call.axis]
@@ -299,7 +305,7 @@ class LayerNode(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, *others):
-        with with_parameters(ctx.call, ctx.parameters), again(ctx.hooks):
+        with with_parameters(ctx.call, ctx.parameters), as_held(ctx.held), again(ctx.hooks):
             return LayerNode._backward(ctx, gradient, others)
 
     @staticmethod

@@ -18,6 +18,7 @@ from .._library import first_line
 from .._live_model.attention import CACHES
 from . import node
 from .attention import own_masks
+from .held import as_it_was, versions, written
 from .head import IGNORED, hidden_of, with_hidden
 from .row_cache import PicksRows
 
@@ -97,25 +98,6 @@ def not_packed(base):
             module.training = False
 
 
-@contextlib.contextmanager
-def as_it_was(base):
-    """What calls of `base` write in its modules, apart from gradients, is undone at the end: buffers and plain attributes. A rotary embedding of
-    dynamic frequencies remembers the longest row that it has seen and turns shorter ones by it."""
-    plain = (bool, int, float, str, torch.Tensor)
-    saved = [(module, {name: (buffer, None if buffer is None else buffer.detach().clone()) for name, buffer in module._buffers.items()},
-              {name: value for name, value in vars(module).items() if isinstance(value, plain)}) for module in base.modules()]
-    try:
-        yield
-    finally:
-        for module, buffers, attributes in saved:
-            vars(module).update(attributes)
-            for name, (buffer, copy) in buffers.items():
-                module._buffers[name] = buffer
-                if buffer is not None and not buffer.is_meta and not torch.equal(buffer, copy):
-                    with torch.no_grad():
-                        buffer.copy_(copy)
-
-
 def prove_lane(state):
     """Proves each kind of a ModuleLane's layers, and sets the reason of those that fail."""
     with not_packed(state.base), as_it_was(state.base):
@@ -150,7 +132,7 @@ def _proofs(state):
             reason = reason or call.hooked() or ""
             for _, each in calls:
                 each.reason, each.proven, each.known, each.dims, each.axis, each.ours, each.full = reason or None, not reason, call.known, call.dims, call.axis, call.ours, call.full
-                each.changing = call.changing
+                each.changing, each.writes = call.changing, call.writes
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
     state.padding_counts = any(call.padding_counts or call.reason for call in state.calls)  # of a layer that runs whole it is not known
@@ -206,7 +188,7 @@ def _proof(call, captured):
     """(error, limit, worst, reason)."""
     if not captured:
         return 0.0, 0.0, "", "the model does not call it"
-    modes, call.proven = [(module, module.training) for module in call.layer.modules()], True  # for as long as it is tried
+    modes, call.proven, call.writes = [(module, module.training) for module in call.layer.modules()], True, set()  # for as long as it is tried
     sharded = hasattr(call.layer, "unshard")  # FSDP2 gathers where the layer is called; what is proved is its forward
     if sharded:
         call.layer.unshard()
@@ -273,7 +255,7 @@ def _compared(call, args, kwargs, real):
         return call.stream(rows, own, ENDS)
 
     before = node.random_states(hidden.device)
-    _own(call, hidden, given)
+    _check_leaves(call, hidden, given, _own(call, hidden, given))
     if not node.same(before, node.random_states(hidden.device)):
         for module in call.layer.modules():  # it draws: what it draws for chunks is drawn in another order
             module.training = packs(module)
@@ -330,8 +312,12 @@ def _own(call, hidden, given):
     """The layer's own output, by the model's own attention; raises Unfit for what it leaves elsewhere, which a node would not see."""
     given = own_masks(given)
     held = {id(each): len(each) for name, each in given.items() if isinstance(each, (dict, list)) and not node.is_store(name, each)}
+    before = versions(call.layer)
     with call.state.attention.ours(False):
         output = call.original(hidden, **given)
+    call.writes |= written(call.layer, before)
+    if call.writes:
+        raise node.Unfit(f"it writes into {min(call.writes)}")
     if any(held[id(each)] != len(each) for each in given.values() if id(each) in held):
         raise node.Unfit("it writes into its arguments")
     for name, module in call.layer.named_modules():
@@ -339,6 +325,15 @@ def _own(call, hidden, given):
             if torch.is_tensor(value) and value.grad_fn is not None:
                 raise node.Unfit(f"it leaves {name}.{key} of its forward pass on itself")
     return output
+
+
+def _check_leaves(call, hidden, given, output):
+    """Raises Unfit where a layer's output is made of a leaf that a node would not see: neither an argument nor a parameter."""
+    arguments = [each for value in given.values() for each in pytree.tree_leaves(dict(value) if isinstance(value, collections.UserDict) else value)]
+    known = set(map(id, (hidden, *arguments, *call.layer.parameters())))
+    output = output[0] if isinstance(output, tuple) else output
+    if any(id(leaf) not in known for leaf in leaves_of(output)):
+        raise node.Unfit("it reads a tensor with a gradient that is no parameter of it")
 
 
 def prove_head(head):

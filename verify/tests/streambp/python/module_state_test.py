@@ -102,6 +102,26 @@ class ModulesDecide(Case):
         _, ours, _ = _backward(model, batch)
         self.assert_gradients(ours, truth, "untied, backward")
 
+    def test_config_and_modules_that_change_together_after_patching(self):
+        def untied(model):
+            model.config.tie_word_embeddings, model.lm_head.weight = False, torch.nn.Parameter(model.lm_head.weight.detach() * 1.1)
+
+        def eps(model):
+            model.config.rms_norm_eps = 0.05
+            for norm in (module for module in model.modules() if hasattr(module, "variance_epsilon")):
+                norm.variance_epsilon = 0.05
+
+        for change in (untied, eps):
+            model = load("llama-tied")
+            batch = inputs_of(model)
+            with patched(model, chunk=7):
+                step(model, batch)
+                change(model)
+                loss, ours = step(model, batch)
+            expected, truth = autograd(model, batch)
+            self.assert_loss(loss, expected, change.__name__)
+            self.assert_gradients(ours, truth, change.__name__)
+
     def test_frequencies(self):
         model = model_in_float64("llama")
         rotary = model.model.rotary_emb
@@ -158,6 +178,15 @@ class ModulesDecide(Case):
                     step(model, inputs_of(model))
                     change(model)
                     self.assert_refused(lambda model=model: step(model, inputs_of(model)), *words)
+
+
+    def test_norms_of_torch_are_refused(self):
+        model = model_in_float64("qwen3")
+        attention = model.model.layers[1].self_attn
+        norm = torch.nn.RMSNorm(attention.head_dim, eps=0.1)
+        norm.weight, attention.k_norm = attention.k_norm.weight, norm
+        self.assert_refused(lambda: _backward(model, inputs_of(model)), "k_norm: is a torch.nn.modules.normalization.RMSNorm", "Qwen3RMSNorm")
+        self.assert_refused(lambda: sb.patch(model.train(), lane="engine"), "k_norm: is a torch.nn.modules.normalization.RMSNorm")
 
 
 def use_function(model):

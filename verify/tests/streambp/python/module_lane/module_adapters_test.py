@@ -2,6 +2,7 @@
 """sb.patch(model, lane="module") on everything that people put around and into layers: several adapters, modules_to_save, trainable tokens, dropout,
 float16 with a scaled loss, torch.compile; gradients are the model's own, in float64 where its dtype is free."""
 
+import contextlib
 import copy
 import tempfile
 import unittest
@@ -55,6 +56,30 @@ class Adapters(Case):
         for config in (IA3Config(target_modules=[*TARGETS], feedforward_modules=["down_proj"], init_ia3_weights=False), VeraConfig(r=4, target_modules=TARGETS),
                        LoHaConfig(r=2, target_modules=TARGETS), LoraConfig(r=3, target_modules=TARGETS, use_rslora=True, init_lora_weights=False)):
             self.compare(adapted(config), type(config).__name__, chunks=(7,))
+
+    def test_what_is_switched_before_the_backward_pass(self):
+        def scale(model):
+            for module in model.modules():
+                if isinstance(getattr(module, "scaling", None), dict):
+                    module.set_scale("default", 0.3)
+
+        batches = batch_of(61, (23, 15)), batch_of(61, (9, 12), seed=4)
+        for switch in (scale, lambda model: model.base_model.disable_adapter_layers(), lambda model: model.base_model.set_adapter("second")):
+            results = []
+            for chunk in (None, 7):
+                torch.manual_seed(0)
+                model = adapted()
+                model.add_adapter("second", LoraConfig(r=2, target_modules=["k_proj", "up_proj"], init_lora_weights=False))
+                model.double()
+                with everything_in_float64(), contextlib.nullcontext() if chunk is None else streamed(model, chunk):
+                    losses = [model(**batches[0], use_cache=False).loss]
+                    switch(model)
+                    losses.append(model(**batches[1], use_cache=False).loss)
+                    for name, parameter in model.named_parameters():
+                        parameter.requires_grad_("lora_" in name)  # which switches change, too
+                    sum(losses).backward()
+                results.append(({name: each.grad for name, each in model.named_parameters() if each.grad is not None}, sum(losses).item()))
+            self.assertTrue(max(difference(results[1][0], results[0][0]), relative(results[1][1], results[0][1])) <= LIMIT)
 
     def test_modules_to_save_and_trainable_tokens(self):
         self.compare(adapted(modules_to_save=["lm_head", "input_layernorm"]), "modules_to_save")

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """sb.patch(model, lane="module"): what layers give besides their hidden states reaches the loss once, in token order, with its gradient, while they are streamed:
-router logits, keys and values that later layers read; hidden states of another shape than [B, T, D]. All gradients are the model's own, in float64."""
+router logits, keys and values that later layers read; hidden states of another shape than [B, T, D]; and what is put into layers besides modules with parameters.
+All gradients are the model's own, in float64."""
 
+import contextlib
 import unittest
 import warnings
 
 import torch
 from module_lane_test import CLASSES, LIMIT, difference, everything_in_float64, model_of, streamed
-from patching import batch_of, relative, step
+from patching import batch_of, relative, step, tiny
 from python_case import Case
 from streambp_bench._replaced import patched_state
 
@@ -95,6 +97,92 @@ class Sides(Case):
             with streamed(model, 6):
                 ours_loss, ours = step(model, batch)
         self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT)
+
+
+class Shifted(torch.nn.Module):
+    """Its rows see the row before them."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, rows):
+        return self.inner(rows) + 0.5 * torch.nn.functional.pad(rows[:, :-1], (0, 0, 1, 0))
+
+
+class Batched(Shifted):
+    """Counts what it sees in buffers, and normalises by it."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.norm = torch.nn.BatchNorm1d(16).double()
+
+    def forward(self, rows):
+        return self.norm(self.inner(rows).transpose(1, 2)).transpose(1, 2)
+
+
+class Inside(Case):
+    """What is put into layers, before patch() or after it."""
+
+    def compare(self, put):
+        batch = batch_of(61, (23, 15))
+        for late in (None, False, True):
+            model = tiny(dtype=torch.float64)
+            with everything_in_float64():
+                leaves = [] if late else put(model)
+                with contextlib.nullcontext() if late is None else streamed(model):
+                    leaves = put(model) if late else leaves
+                    model(**batch).loss.backward()
+            found = {name: each.grad for name, each in model.named_parameters()} | dict(model.named_buffers()) | {str(i): each.grad for i, each in enumerate(leaves)}
+            found = {name: each for name, each in found.items() if each is not None}
+            expected = found if late is None else expected
+            error = difference(found, expected)
+            self.assertTrue(error <= LIMIT, f"{put.__name__}, late {late}: {error:.1e}")
+
+    def test_modules_whose_rows_meet(self):
+        def shifted(model):
+            model.model.layers[1].mlp = Shifted(model.model.layers[1].mlp)
+            return []
+
+        self.compare(shifted)
+
+    def test_leaves_that_are_no_parameters(self):
+        def leaf(model):
+            moved, inner = torch.linspace(0, 1, 24, dtype=torch.float64).requires_grad_(), model.model.layers[0].mlp.up_proj
+            own = inner.forward
+            inner.forward = lambda rows: own(rows) + moved
+            return [moved]
+
+        def attribute(model):
+            made, inner = torch.linspace(0, 1, 24 * 16, dtype=torch.float64).view(24, 16).requires_grad_(), model.model.layers[0].mlp.up_proj
+            inner._parameters.pop("weight")
+            inner.weight = made * 2
+            return [made]
+
+        for put in (leaf, attribute):
+            self.compare(put)
+
+    def test_buffers_that_a_forward_pass_writes(self):
+        def batched(model):
+            model.model.layers[1].mlp = Batched(model.model.layers[1].mlp)
+            return []
+
+        def spectral(model):
+            torch.manual_seed(3)
+            torch.nn.utils.parametrizations.spectral_norm(model.model.layers[0].mlp.up_proj)
+            return []
+
+        for put in (batched, spectral):
+            self.compare(put)
+
+    def test_a_layer_s_forward_that_hands_on_its_arguments(self):
+        def twice(model):
+            layer = model.model.layers[1]
+            own = layer.forward
+            layer.forward = lambda *args, **kwargs: own(*args, **kwargs) * 2
+            return []
+
+        self.compare(twice)
 
 
 if __name__ == "__main__":

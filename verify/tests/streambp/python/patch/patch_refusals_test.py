@@ -57,6 +57,12 @@ class Refused(unittest.TestCase):
             cache = self.model(self.batch["input_ids"], use_cache=True).past_key_values
         self.assert_refused("cache", "no_grad", past_key_values=cache)
 
+    def test_caches_are_filled_by_the_layers_own_code(self):
+        ids = self.batch["input_ids"]
+        with patched(tiny(), lane="auto", chunk=5) as model:
+            for more in ({}, {"labels": ids}):
+                self.assertEqual(model(ids, use_cache=True, **more).past_key_values.get_seq_length(), ids.shape[1])
+
     def test_hooks_on_inner_modules(self):
         for module in (self.model.model.layers[1].mlp.down_proj, self.model.lm_head):
             handle = module.register_forward_hook(lambda module, args, output: None)
@@ -70,14 +76,48 @@ class Refused(unittest.TestCase):
         def layer(model):
             model.model.layers[1] = copy.deepcopy(model.model.layers[1])
 
-        for exchange in (head, layer, lambda model: model.resize_token_embeddings(model.config.vocab_size + 9)):
+        def part(model):
+            model.model.layers[1].mlp.gate_proj = copy.deepcopy(model.model.layers[1].mlp.gate_proj)
+
+        def shared(model):
+            model.model.layers[1].mlp = model.model.layers[0].mlp
+
+        for exchange in (head, layer, part, lambda model: model.resize_token_embeddings(model.config.vocab_size + 9), shared):
             model = tiny()
             sb.patch(model, chunk=5, lane="engine")
             exchange(model)
             with self.assertRaisesRegex(sb.InputError, r"other parameters or modules than when it was patched.*streambp_bench\.patch\(\) again"):
                 model(**self.batch)
-            sb.patch(model, chunk=5, lane="engine")
-            model(**self.batch).loss.backward()
+            if exchange is not shared:
+                sb.patch(model, chunk=5, lane="engine")
+                model(**self.batch).loss.backward()
+
+    def test_a_forward_that_is_exchanged_later(self):
+        for lane in ("auto", "module"):
+            model = sb.patch(tiny(), lane=lane)
+            layer = model.model.layers[1]
+            layer.__class__ = type("Other", (type(layer),), {"forward": lambda self, *args, **kwargs: super(type(self), self).forward(*args, **kwargs) * 2})
+            with self.assertRaisesRegex(sb.InputError, r"Other\.forward has been replaced since.*patch\(\) again"):
+                model(**self.batch)
+
+    def test_logits_after_a_step(self):
+        for lane in ("engine", "module"):
+            with patched(self.model, lane=lane):
+                output = self.model(**self.batch)
+                with torch.no_grad():
+                    self.model.lm_head.weight.mul_(1.1)
+                with self.assertRaisesRegex(sb.InputError, "before the optimizer's step"):
+                    output.logits.sum()
+
+    def test_hooks_of_all_modules(self):
+        with patched(self.model):
+            handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, output: None)
+            try:
+                for call in (lambda: self.model(**self.batch), lambda: sb.backward(tiny(), self.batch)):
+                    with self.assertRaisesRegex(sb.InputError, "hook of all modules.*remove"):
+                        call()
+            finally:
+                handle.remove()
 
     def test_hooks_that_come_later(self):
         with patched(self.model, chunk=5):

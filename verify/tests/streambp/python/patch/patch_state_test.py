@@ -269,6 +269,19 @@ class Around(unittest.TestCase):
         expected = reference_step(self.model, given)
         with patched(self.model, chunk=5):
             self.assert_exact(step(self.model, given), expected)
+        for name in ("falcon-h1", "granite"):  # of which one multiplies those that are given
+            model = load(name)
+            given = {"inputs_embeds": torch.randn(2, 9, model.config.hidden_size, dtype=torch.float64), "labels": torch.randint(3, 30, (2, 9))}
+            expected = reference_step(model, given)
+            with patched(model, chunk=5):
+                self.assert_exact(step(model, given), expected)
+
+    def test_rows_of_padding_in_a_loss_are_said(self):
+        given = {name: self.batch[name] for name in ("input_ids", "attention_mask")}
+        with patched(self.model, chunk=5):
+            for weights, said in ((given["attention_mask"], self.assertNoLogs), (1, self.assertLogs)):
+                with said("streambp_bench"):
+                    (self.model.model(**given).last_hidden_state.sum(-1) * weights).sum().backward()
 
 
 class Memory(unittest.TestCase):
