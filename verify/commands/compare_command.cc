@@ -175,6 +175,8 @@ int run_compare(const CompareFlags& flags) {
   CompareReport report = judge(truth, options, gradients);
   describe_loss(truth, options, report);
   Comparison& comparison = report.comparison;
+  for (const std::string& note : reading_notes(truth.batch))
+    comparison.notes.push_back(fmt::format("{}: {}", options.tokens, note));
   add_value_hints(truth, options, gradients, comparison);
   add_hints(truth, options, comparison);
   add_name_hints(options, comparison);

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/cli/print.h"
 #include "streambp/backprop/adapter_reference.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
@@ -114,10 +113,6 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
   Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix, options.first_labels,
                                      config.pad_token_id, options.documents);
-  if (dtype == at::kDouble) {  // said once, not for every run that measures noise
-    for (const std::string& note : reading_notes(batch))
-      print_line(stderr, "streambp-verify: {}: {}", options.tokens, note);
-  }
   const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
   at::Tensor input_ids = read_optional_tensor(tokens, prefix + "input_ids");
   if (input_ids.defined()) input_ids = input_ids.to(at::kLong);
