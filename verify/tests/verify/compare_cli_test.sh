@@ -19,6 +19,11 @@ refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --
 head -c -8 "$tensors" >"$folder/short.safetensors"
 refuses 'truncated gradients' 'short.safetensors' compare --model "$model" --tokens "$tensors" --gradients "$folder/short.safetensors"
 
+for other in 'PK\003\004:a zip archive' '\223NUMPY:numpy' 'GGUF:GGUF' '{"metadata"\072 {}}:JSON'; do
+  printf "${other%%:*} and more" >"$folder/other.safetensors"
+  refuses "${other#*:}" "of a safetensors file: this is ${other#*:}" compare --model "$model" --tokens "$tensors" --gradients "$folder/other.safetensors"
+done
+
 # The embedding's padding_idx: what a trainer sets in the config after the model was made is not the module's.
 refuses 'no pad token' "expected none" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --set pad_token_id=-1
 refuses 'a pad token beyond' 'the vocabulary has' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --set pad_token_id=1000000

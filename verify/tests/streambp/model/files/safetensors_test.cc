@@ -92,9 +92,6 @@ TEST(SafetensorsReader, RefusesWhatTheReferenceRefuses) {
   EXPECT_TRUE(refuses("\x01\xe1\xf5\x05\0\0\0\0{}"s, "header length 100000001, expected at most 100000000"));
   EXPECT_TRUE(refuses("\xff\xff\xff\xff\xff\xff\xff\xff{}"s, "expected at most"));
   EXPECT_TRUE(refuses("<\0\0\0\0\0\0\0"s, "only 0 bytes follow"));  // invalid_header_length
-  EXPECT_TRUE(refuses("PK\x03\x04 and so on"s, "of a safetensors file: this is a zip archive"));
-  EXPECT_TRUE(refuses("\x93NUMPY and so on"s, "this is numpy's .npy"));
-  EXPECT_TRUE(refuses("{\"metadata\": {}}"s, "this is JSON"));
   EXPECT_TRUE(refuses("\x03\0\0\0\0\0\0\0{}"s, "header length 3, but only 2 bytes follow"));
   EXPECT_TRUE(refuses("\x01\0\0\0\0\0\0\0\xff"s, "not valid JSON"));  // invalid_header_non_utf8
   EXPECT_TRUE(refuses("\x01\0\0\0\0\0\0\0{"s, "not valid JSON"));     // invalid_header_not_json
