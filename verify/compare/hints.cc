@@ -145,7 +145,9 @@ LossFinding judge_loss(double given, double truth, const Batch& batch, const Com
 void add_value_hints(const Truth& truth, const CompareOptions& options, const Tensors& gradients,
                      Comparison& comparison) {
   Tensors weights;
-  for (const auto& parameter : truth.model.parameters()) weights.emplace(parameter->name, parameter->value);
+  for (const auto& parameter : truth.model.parameters()) {
+    if (parameter->trainable()) weights.emplace(parameter->name, parameter->value);
+  }
   const Tensors named = named_as(weights, gradients, &truth.model.config()).gradients;
   if (!options.compute_dtype && comparison.dtype != at::kDouble) add_dtype_note(named, comparison);
   if (comparison.verdict != Verdict::kWrong && comparison.verdict != Verdict::kIncomplete) return;

@@ -13,6 +13,7 @@
 #include "streambp/error.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/weight_provider.h"
 #include "streambp/objective/terms.h"
 #include "streambp/ops/transformers_rounding.h"
 #include "verify/evaluation.h"
@@ -103,6 +104,12 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
   }
   if (truth.model.dtype() != at::kDouble) hold_in_float32(truth.batch);
   truth.objective = make_objective(kind.name, truth.batch, given);
+}
+
+void hold_values(Model& model) {
+  if (model.provider() == nullptr) return;
+  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer)
+    model.provider()->enter(layer, std::nullopt);
 }
 
 Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
