@@ -9,6 +9,7 @@
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/final_rows.h"
+#include "streambp/plan/workload.h"
 #include "verify/equality/batches.h"
 #include "verify/evaluation.h"
 
@@ -160,7 +161,7 @@ std::vector<Precision> measure_precision(const PrecisionSubject& subject,
   const int64_t vocab_size = model.config().vocab_size;
   if (subject.objective == "distill")
     throw InputError("precision: objective distill needs a teacher, expected another one");
-  if (subject.objective == "ppo" && !model.has_value_head()) {
+  if (plan::needs_value_head(subject.objective) && !model.has_value_head()) {
     at::Generator generator = at::detail::createCPUGenerator(subject.seed + 1);
     const at::Tensor weight = at::randn({1, model.config().hidden_size}, generator, at::kDouble);
     model.attach_value_head(weight.mul_(0.2));

@@ -47,7 +47,11 @@ std::string usage_problem(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = std::find_if(commands.begin(), commands.end(),
                                    [](const CLI::App* command) { return command->parsed(); });
   const std::vector<std::string> left = app.remaining(/*recurse=*/true);
-  if (left.empty() || (chosen == commands.end() && left.front().starts_with('-'))) return error.what();
+  if (left.empty() || (chosen == commands.end() && left.front().starts_with('-'))) {
+    const std::string text = error.what();
+    const size_t twice = text.find(": At Most 1 required but received");
+    return twice == std::string::npos ? text : text.substr(0, twice) + ": given more than once";
+  }
   if (chosen == commands.end())
     return fmt::format("{}: no command{}", left.front(), did_you_mean(left.front(), known));
   std::vector<std::string> flags;

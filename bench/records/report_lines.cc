@@ -40,6 +40,7 @@ void read_line(std::string_view text, const std::string& file, size_t number, Re
   try {
     nlohmann::json record = parse_strict_json(text, where);
     if (!record.is_object()) throw InputError("{}: expected a JSON object", where);
+    if (record.empty()) throw InputError("{}: no member of a record", where);
     check_record(record, where);
     const nlohmann::json settings = record.value("settings", nlohmann::json());
     const nlohmann::json method = record.value("method", nlohmann::json());

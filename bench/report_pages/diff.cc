@@ -29,8 +29,17 @@ int rank(Change change) {
   return 0;
 }
 
+/// Where a figure is on one side alone, nothing says that it is the same.
+bool is_lost(const char* figure, bool before, bool after, Change& change, std::vector<std::string>& why) {
+  if (before == after) return false;
+  change = Change::kAmbiguous;
+  why.push_back(fmt::format("{} in the {} folder alone", figure, before ? "first" : "second"));
+  return true;
+}
+
 void judge_memory(CellChange& change, std::vector<std::string>& why) {
   const std::optional<double>&a = change.before->memory, &b = change.after->memory;
+  if (is_lost("memory", a.has_value(), b.has_value(), change.memory_change, why)) return;
   if (!a || !b || !(*a > 0.0)) return;
   change.memory = *b / *a;
   change.memory_change = judge({*change.memory, *change.memory, *change.memory}, kSameMemory);
@@ -41,7 +50,7 @@ void judge_memory(CellChange& change, std::vector<std::string>& why) {
 
 void judge_time(CellChange& change, double threshold, std::vector<std::string>& why) {
   const std::vector<double>&a = change.before->seconds, &b = change.after->seconds;
-  if (a.empty() || b.empty()) return;
+  if (is_lost("time", !a.empty(), !b.empty(), change.time_change, why) || a.empty()) return;
   const size_t fewest = std::min(a.size(), b.size());
   const auto positive = [](double seconds) { return seconds > 0.0; };
   if (fewest < kFewestJudged || !std::all_of(a.begin(), a.end(), positive) ||

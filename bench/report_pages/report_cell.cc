@@ -199,6 +199,21 @@ std::string in_words(const std::string& name, const json& value) {
   return name + " " + text;
 }
 
+namespace {
+
+/// The member of bytes or seconds that is below 0; empty: none.
+std::string negative_member(const json& record) {
+  for (const char* member : {"peak_bytes", "resident_bytes", "peak_beyond_resident_bytes", "seconds",
+                             "cpu_seconds", "gpu_seconds", "tokens_per_second"}) {
+    for (const double number : numbers_of(record, member)) {
+      if (number < 0.0) return member;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 ReportCells report_cells(const ReportLines& lines) {
   ReportCells found;
   found.bad = lines.bad;
@@ -218,6 +233,10 @@ ReportCells report_cells(const ReportLines& lines) {
       found.bad.push_back(
           {from.file, from.line,
            fmt::format("seq_len {}, batch {}: expected numbers from 1 to {}", *length, batch, kMostShown)});
+      continue;
+    }
+    if (const std::string negative = negative_member(record); !negative.empty()) {
+      found.bad.push_back({from.file, from.line, fmt::format("{}: expected nothing below 0", negative)});
       continue;
     }
     std::string machine = machine_of(record);

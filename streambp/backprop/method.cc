@@ -145,9 +145,12 @@ void check_request(const Model& model, const Batch& batch, const HeadRequest& re
         "the model has no LM head, and the objective needs one; expected a model with one or, for one that "
         "gives scores, reward or infonce");
   if (request.values && !model.has_value_head())
-    throw InputError("the model has no value head, and the objective needs one");
+    throw InputError(
+        "the model has no value head, and the objective needs one; expected one with score.weight, or "
+        "value_head.weight with the batch");
   if (request.divergence == Divergence::kNone) return;
-  if (teacher == nullptr || !teacher->has_head()) throw InputError("the objective needs a teacher model");
+  if (teacher == nullptr || !teacher->has_head())
+    throw InputError("the objective needs a teacher model: --teacher, or the argument of that name");
   check_vocabularies(request, model.config().vocab_size, teacher->config().vocab_size);
   const int64_t largest = batch.tokens.numel() > 0 ? batch.tokens.max().item<int64_t>() : 0;
   if (largest >= teacher->config().vocab_size) {

@@ -175,6 +175,9 @@ int run_compare(const CompareFlags& flags) {
   CompareReport report = judge(truth, options, gradients);
   describe_loss(truth, options, report);
   Comparison& comparison = report.comparison;
+  for (const std::string& note : reading_notes(truth.batch))
+    comparison.notes.push_back(fmt::format("{}: {}", options.tokens, note));
+  add_value_hints(truth, options, gradients, comparison);
   add_hints(truth, options, comparison);
   add_name_hints(options, comparison);
   add_precision_hints(comparison);
@@ -187,9 +190,14 @@ int run_compare(const CompareFlags& flags) {
   }
   std::string diagnosed;
   if (options.diagnose) {
-    const Diagnosis diagnosis = diagnose_comparison(truth, options, comparison, gradients);
-    diagnosed = diagnosis_text(diagnosis);
-    fmt::print("{}\n", options.json ? diagnosis_json(diagnosis) : "\n" + diagnosed);
+    try {
+      const Diagnosis diagnosis = diagnose_comparison(truth, options, comparison, gradients);
+      diagnosed = diagnosis_text(diagnosis);
+      fmt::print("{}\n", options.json ? diagnosis_json(diagnosis) : "\n" + diagnosed);
+    } catch (const InputError& error) {
+      if (comparison.verdict != Verdict::kIncomplete) throw;
+      print_line(stderr, "streambp-verify: no diagnosis of gradients that are incomplete: {}", error.what());
+    }
   }
   if (!flags.junit.empty()) write_file(flags.junit, junit_text(options, report, diagnosed));
   const bool loss_holds = !report.given_loss || report.given_loss->within();

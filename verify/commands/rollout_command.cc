@@ -6,6 +6,7 @@
 
 #include "bench/cli/command_line.h"
 #include "bench/cli/print.h"
+#include "streambp/data/objective_inputs.h"
 #include "verify/commands/command_flags.h"
 #include "verify/commands/commands.h"
 #include "verify/rollout/rollout.h"
@@ -46,6 +47,8 @@ int run_rollout(const RolloutFlags& flags) {
   options.adapter = flags.adapter;
   options.reference = flags.reference;
   Truth truth = open_truth(options);
+  for (const std::string& note : reading_notes(truth.batch))
+    print_line(stderr, "streambp-verify: {}: {}", options.tokens, note);
   const Rollout rollout = measure_rollout(truth, options, flags.bounds);
   fmt::print("{}", flags.json ? rollout_json(rollout) + "\n" : rollout_text(rollout));
   return kExitGood;

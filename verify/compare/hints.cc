@@ -7,7 +7,9 @@
 #include <string_view>
 
 #include "streambp/model/files/strict_json.h"
+#include "streambp/model/files/tensor_file.h"
 #include "streambp/objective/terms.h"
+#include "verify/compare/names.h"
 #include "verify/error_measure.h"
 
 namespace streambp::verify {
@@ -68,6 +70,24 @@ void add_adapter_hints(const CompareOptions& options, Comparison& comparison) {
   }
 }
 
+/// What weights that were rounded to 16 bits are from themselves, at most.
+constexpr double kRoundingOfWeights = 1e-2;
+
+/// One tensor in 16 bits has all others judged by its noise: that has to be seen.
+void add_dtype_note(const Tensors& gradients, Comparison& comparison) {
+  std::vector<std::string> narrow;
+  for (const auto& [name, gradient] : gradients) {
+    if (gradient.scalar_type() == comparison.dtype) narrow.push_back(name);
+  }
+  if (narrow.empty() || narrow.size() == gradients.size()) return;
+  const std::string dtype = dtype_name(comparison.dtype);
+  comparison.notes.push_back(fmt::format(
+      "{} of {} gradients {} {} ({}), the others of another dtype, and all are judged by the noise of "
+      "{}: a smaller error of any is not seen",
+      narrow.size(), gradients.size(), narrow.size() == 1 ? "is" : "are", dtype, shown(narrow.front()),
+      dtype));
+}
+
 }  // namespace
 
 void add_name_hints(const CompareOptions& options, Comparison& comparison) {
@@ -122,11 +142,58 @@ LossFinding judge_loss(double given, double truth, const Batch& batch, const Com
   return finding;
 }
 
+void add_value_hints(const Truth& truth, const CompareOptions& options, const Tensors& gradients,
+                     Comparison& comparison) {
+  Tensors weights;
+  for (const auto& parameter : truth.model.parameters()) {
+    if (parameter->trainable()) weights.emplace(parameter->name, parameter->value);
+  }
+  const Tensors named = named_as(weights, gradients, &truth.model.config()).gradients;
+  if (!options.compute_dtype && comparison.dtype != at::kDouble) add_dtype_note(named, comparison);
+  if (comparison.verdict != Verdict::kWrong && comparison.verdict != Verdict::kIncomplete) return;
+  std::vector<std::string> not_finite, reshaped;
+  size_t zeros = 0, own_weights = 0;
+  for (const ParameterFinding& finding : comparison.findings) {
+    const std::string& name = finding.of.name;
+    const auto given = named.find(name);
+    const auto weight = weights.find(name);
+    if (given == named.end() || weight == weights.end()) continue;
+    if (finding.of.problem == "holds NaN or infinity") {
+      not_finite.push_back(name);
+    } else if (finding.of.problem.starts_with("shape")) {
+      if (given->second.numel() == weight->second.numel())
+        reshaped.push_back(fmt::format("{}: {}", shown(name), finding.of.problem));
+    } else if (finding.of.problem.empty()) {
+      zeros += is_zero(given->second) ? 1 : 0;
+      own_weights += relative_error(given->second, weight->second) <= kRoundingOfWeights ? 1 : 0;
+    }
+  }
+  const size_t all = comparison.findings.size();
+  if (!not_finite.empty())
+    comparison.hints.push_back(fmt::format(
+        "{} of {} gradients hold NaN or infinity, {} for one: where the loss is finite, look for a "
+        "row of padding whose attention sees nothing, or an overflow",
+        not_finite.size(), all, shown(not_finite.front())));
+  if (!reshaped.empty())
+    comparison.hints.push_back(fmt::format(
+        "{} of {} gradients have as many entries in another shape, {}: transposed or flattened? Under "
+        "Hugging Face's names a linear map is [out, in]",
+        reshaped.size(), all, reshaped.front()));
+  if (zeros == all) comparison.hints.push_back("all gradients are zero: were they saved after zero_grad()?");
+  if (own_weights == all)
+    comparison.hints.push_back("these are the model's weights, not gradients: save each parameter's .grad");
+}
+
 void add_precision_hints(Comparison& comparison) {
   constexpr double kOfFloat32 = 1e-5;
   if (comparison.verdict != Verdict::kWrong || comparison.dtype != at::kDouble) return;
-  const double worst = comparison.findings.front().of.error;
+  double worst = 0.0;
+  for (const ParameterFinding& finding : comparison.findings)
+    worst = worse(worst, comparison.differs ? finding.residual : finding.of.error);
   if (!(worst <= kOfFloat32)) return;
+  if (comparison.differs)
+    comparison.hints.push_back(fmt::format("without the factor of {:.6g} errors are {} at most",
+                                           comparison.factor, error_text(worst)));
   comparison.hints.push_back(
       "errors of this size in float64 are those of float32 inside: Hugging Face's models compute softmax, "
       "norms and rotary "

@@ -3,6 +3,7 @@
 
 #include "streambp/model/batch.h"
 #include "verify/compare/compare.h"
+#include "verify/compare/truth.h"
 
 namespace streambp::verify {
 
@@ -28,6 +29,11 @@ LossFinding judge_loss(double given, double truth, const Batch& batch, const Com
 /// Where names or shapes are not those of the parameters that are judged, adds what is known of them: an
 /// adapter's gradients without --adapter, the weights' own with it, another adapter's, FSDP's flat ones.
 void add_name_hints(const CompareOptions& options, Comparison& comparison);
+
+/// What is to be seen of the gradients without a pass: numbers that are not finite, zeros, the weights
+/// themselves, other shapes of as many entries, one narrow dtype among wider ones.
+void add_value_hints(const Truth& truth, const CompareOptions& options, const Tensors& gradients,
+                     Comparison& comparison);
 
 /// Where errors in float64 are as small as those of float32, adds what is known of it.
 void add_precision_hints(Comparison& comparison);

@@ -193,6 +193,8 @@ class Judge {
     size_t tried = 0;
     try {
       Truth low = truth_.open_again(*judging.dtype);
+      hold_values(low.model);
+      hold_values(truth_.model);
       ties = find_pick_ties(subject, low.model, *judging.dtype);
       const auto try_out = [&](std::vector<OtherPicks> with) {
         ++tried;

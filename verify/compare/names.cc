@@ -101,6 +101,31 @@ class Names {
   std::map<std::string, std::string> names_;
 };
 
+/// What stands before every name without being anybody's wrapper, such as "student." of a module that holds
+/// the model: with it no name is known, and without it every one is. Empty where there is none.
+std::string prefix_of_all(const Tensors& gradients, const Names& names) {
+  std::vector<std::vector<std::string>> all;
+  std::set<std::string> unused;
+  for (const auto& [name, gradient] : gradients) all.push_back(parts_of(bare(name, unused)));
+  const auto is_known = [&](const std::vector<std::string>& parts, size_t from) {
+    const std::string name =
+        fmt::format("{}", fmt::join(parts.begin() + static_cast<ptrdiff_t>(from), parts.end(), "."));
+    return name == kHead || !names.find(name).empty();
+  };
+  for (size_t taken = 0; !all.empty(); ++taken) {
+    const size_t known = static_cast<size_t>(
+        std::count_if(all.begin(), all.end(), [&](const auto& parts) { return is_known(parts, taken); }));
+    const std::vector<std::string>& first = all.front();
+    if (known == all.size() && taken > 0)
+      return fmt::format("{}.", fmt::join(first.begin(), first.begin() + static_cast<ptrdiff_t>(taken), "."));
+    const bool shared = std::all_of(all.begin(), all.end(), [&](const auto& parts) {
+      return parts.size() > taken + 1 && parts[taken] == first[taken];
+    });
+    if (known > 0 || !shared) return {};
+  }
+  return {};
+}
+
 /// The matrices of each expert that a fused tensor holds, by their bare names; empty if `name` is no such
 /// tensor.
 std::vector<std::pair<std::string, at::Tensor>> experts_of(const std::string& name, const at::Tensor& fused) {
@@ -146,6 +171,8 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
   NamedGradients named;
   std::set<std::string> taken;
   size_t fused = 0;
+  const std::string prefix = prefix_of_all(gradients, names);
+  if (!prefix.empty()) taken.insert(shown(prefix));
   const auto add = [&](const std::string& own, const std::string& name, const at::Tensor& gradient) {
     if (name.empty() || !named.gradients.emplace(name, gradient).second)
       named.gradients.emplace(own, gradient);
@@ -156,7 +183,7 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
       continue;
     }
     std::set<std::string> of_this;
-    const std::string name = bare(own, of_this);
+    const std::string name = bare(own, of_this).substr(prefix.size());
     const auto experts = experts_of(name, gradient);
     if (!experts.empty() && !names.find(experts.front().first).empty()) {
       ++fused;

@@ -14,10 +14,18 @@ namespace {
 /// Longer batches are run by streambp: standard would hold the activations of all layers.
 constexpr int64_t kLongBatch = 4096;
 
+/// Whether the value of a parameter can be read now: one in 4 or 8 bits has memory while its layer is run. It
+/// is frozen, and keeps the numbers of its file in every dtype.
+bool is_there(const Parameter& parameter) {
+  return parameter.value.storage().data() != nullptr;
+}
+
 void copy_weights(const Truth& from, Truth& to) {
   const auto copy = [](const Model& source, Model& target) {
-    for (const auto& parameter : target.parameters())
-      parameter->value.copy_(source.parameter(parameter->name).value);
+    for (const auto& parameter : target.parameters()) {
+      const Parameter& own = source.parameter(parameter->name);
+      if (is_there(*parameter) && is_there(own)) parameter->value.copy_(own.value);
+    }
   };
   copy(from.model, to.model);
   if (to.teacher) copy(*from.teacher, *to.teacher);
@@ -26,7 +34,9 @@ void copy_weights(const Truth& from, Truth& to) {
 template <typename Change>
 void change_weights(Truth& truth, const Change& change) {
   const auto of = [&](Model& model) {
-    for (const auto& parameter : model.parameters()) parameter->value.copy_(change(parameter->value));
+    for (const auto& parameter : model.parameters()) {
+      if (is_there(*parameter)) parameter->value.copy_(change(parameter->value));
+    }
   };
   of(truth.model);
   if (truth.teacher) of(*truth.teacher);
@@ -59,7 +69,8 @@ void add_sums_of_tokens(NoiseSample& sample, const Tensors& exact, const Batch& 
 
 bool are_numbers_of(at::ScalarType dtype, const Model& model) {
   return std::all_of(model.parameters().begin(), model.parameters().end(), [&](const auto& parameter) {
-    return at::equal(parameter->value.to(dtype).to(parameter->value.scalar_type()), parameter->value);
+    return !is_there(*parameter) ||
+           at::equal(parameter->value.to(dtype).to(parameter->value.scalar_type()), parameter->value);
   });
 }
 

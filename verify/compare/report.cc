@@ -151,10 +151,11 @@ void print_report(const CompareReport& report) {
   }
   if (has_floors(report)) {
     const Power power = power_of(comparison);
-    print_line(
-        stdout,
-        "power: an error of {:.2g} % in a typical gradient, and of {:.2g} % in {}, would not be seen here",
-        100.0 * power.middle, 100.0 * power.worst, power.worst_parameter);
+    if (!power.worst_parameter.empty())
+      print_line(
+          stdout,
+          "power: an error of {:.2g} % in a typical gradient, and of {:.2g} % in {}, would not be seen here",
+          100.0 * power.middle, 100.0 * power.worst, power.worst_parameter);
   }
   if (!comparison.missing.empty()) print_line(stdout, "missing: {}", names_text(comparison.missing));
   if (!comparison.surplus.empty()) print_line(stdout, "surplus: {}", names_text(comparison.surplus));

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "bench/cli/print.h"
 #include "streambp/backprop/adapter_reference.h"
 #include "streambp/data/objective_inputs.h"
 #include "streambp/error.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/open_model.h"
+#include "streambp/model/weight_provider.h"
 #include "streambp/objective/terms.h"
 #include "streambp/ops/transformers_rounding.h"
 #include "verify/evaluation.h"
@@ -106,6 +106,12 @@ void complete_truth(Truth& truth, const CompareOptions& options, std::optional<M
   truth.objective = make_objective(kind.name, truth.batch, given);
 }
 
+void hold_values(Model& model) {
+  if (model.provider() == nullptr) return;
+  for (int64_t layer = 0; layer < model.config().num_hidden_layers; ++layer)
+    model.provider()->enter(layer, std::nullopt);
+}
+
 Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   const ObjectiveKind& kind = objective_kind(options.objective);
   complete_options(kind, objective_options(options));  // throws for what is none before anything is opened
@@ -114,10 +120,6 @@ Truth open_truth(const CompareOptions& options, at::ScalarType dtype) {
   const std::string prefix = tokens.entries().contains("in.input_ids") ? "in." : "";
   Batch batch = read_objective_batch(kind, tokens, config.vocab_size, prefix, options.first_labels,
                                      config.pad_token_id, options.documents);
-  if (dtype == at::kDouble) {  // said once, not for every run that measures noise
-    for (const std::string& note : reading_notes(batch))
-      print_line(stderr, "streambp-verify: {}: {}", options.tokens, note);
-  }
   const at::Tensor value_head = read_optional_tensor(tokens, prefix + "value_head.weight");
   at::Tensor input_ids = read_optional_tensor(tokens, prefix + "input_ids");
   if (input_ids.defined()) input_ids = input_ids.to(at::kLong);

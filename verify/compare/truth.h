@@ -26,6 +26,9 @@ struct Truth {
 /// under prefixes: both kinds of file are taken. Throws InputError for bad input.
 Truth open_truth(const CompareOptions& options, at::ScalarType dtype = at::kDouble);
 
+/// Has the values of all layers in memory from now on, where they come layer by layer: those in 4 or 8 bits.
+void hold_values(Model& model);
+
 /// The options of the objective that `options` give it. Throws InputError for a divisor of another objective
 /// than sft.
 std::map<std::string, std::string> objective_options(const CompareOptions& options);

@@ -76,6 +76,8 @@ class DiagnosedComparison {
   }
 
   Diagnosis run() {
+    hold_values(truth_.model);
+    if (truth_.teacher) hold_values(*truth_.teacher);
     if (are_wider(gradients_, comparison_)) {
       if (std::optional<Diagnosis> own = in_their_own_precision()) return std::move(*own);
     }

@@ -162,9 +162,16 @@ void check_method_settings(const SweepOptions& options) {
                      fmt::join(methods_that_take(kind.name), ", "));
   }
   if (options.setup.fused_optimizer) {
-    const bool others = std::any_of(options.methods.begin(), options.methods.end(),
+    const auto other = std::find_if(options.methods.begin(), options.methods.end(),
                                     [](Method method) { return !method_kind(method).fuses_optimizer; });
-    if (others) throw InputError("--fuse-optimizer: a setting of streambp, expected --method streambp");
+    if (other != options.methods.end()) {
+      std::vector<std::string> fusing;
+      for (const MethodKind& kind : method_kinds()) {
+        if (kind.fuses_optimizer) fusing.emplace_back(kind.name);
+      }
+      throw InputError("--fuse-optimizer: {} keeps all gradients, expected --method {}",
+                       method_kind(*other).name, fmt::join(fusing, ", "));
+    }
     if (options.micro_batches > 1)
       throw InputError("--fuse-optimizer: consumes gradients in each pass, expected --micro-batches 1");
     if (options.dump_gradients) throw InputError("--dump-gradients: --fuse-optimizer leaves none");

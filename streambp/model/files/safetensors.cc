@@ -181,6 +181,16 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
+// What a file is instead that begins so; empty: not known.
+std::string other_format(std::span<const std::byte> head) {
+  const std::string_view begin(reinterpret_cast<const char*>(head.data()), head.size());
+  if (begin.starts_with("PK")) return ": this is a zip archive, as numpy.savez and torch.save write them";
+  if (begin.starts_with("\x93NUMPY")) return ": this is numpy's .npy";
+  if (begin.starts_with("GGUF")) return ": this is GGUF";
+  if (begin.starts_with("{")) return ": this is JSON";
+  return {};
+}
+
 // The length of the header of a file of `size` bytes that begins with `head`, its first 8 or all there are.
 uint64_t header_length(std::span<const std::byte> head, uint64_t size, const std::string& where) {
   if (head.size() < kLengthBytes)
@@ -188,7 +198,8 @@ uint64_t header_length(std::span<const std::byte> head, uint64_t size, const std
   uint64_t length = 0;
   for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(head[i]) << (8 * i);
   if (length > kMaxSafetensorsHeader)
-    throw InputError("{}: header length {}, expected at most {}", where, length, kMaxSafetensorsHeader);
+    throw InputError("{}: header length {}, expected at most {} of a safetensors file{}", where, length,
+                     kMaxSafetensorsHeader, other_format(head));
   if (length > size - kLengthBytes)
     throw InputError("{}: header length {}, but only {} bytes follow", where, length, size - kLengthBytes);
   return length;

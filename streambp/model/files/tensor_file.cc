@@ -36,7 +36,7 @@ at::ScalarType stored_dtype(const StoredTensor& stored) {
   for (const DtypeNames& names : kDtypes) {
     if (dtype == names.safetensors) return names.type;
   }
-  throw InputError("{}: tensor {}: dtype {}: expected F64, F32, BF16, F16, an integer or BOOL",
+  throw InputError("{}: tensor {}: dtype {}: expected F64, F32, BF16, F16, I64, I32, I16, I8, U8 or BOOL",
                    stored.file.path().string(), shown(stored.name), dtype);
 }
 

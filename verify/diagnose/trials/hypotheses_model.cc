@@ -29,7 +29,9 @@ bool HypothesisTable::is_contiguous() const {
 
 void HypothesisTable::attention() {
   if (has_documents()) {
-    add("no-document-boundaries", "documents", "packed documents see each other: rows are single sequences",
+    add("no-document-boundaries", "documents",
+        "packed documents see each other: rows are single sequences (in transformers: use_cache=True, or an "
+        "attention_mask)",
         [](WrongSettings& s) { s.ignores_documents = true; });
     add("no-document-boundaries-positions-go-on", "documents",
         "packed documents see each other, and positions go on from one to the next",

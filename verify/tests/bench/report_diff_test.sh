@@ -30,6 +30,9 @@ changed = copies()
 changed[1] |= {"status": "oom", "error": "the meter's limit", "seconds": []}
 write("lost", changed)
 changed = copies()
+changed[0]["seconds"], changed[1]["peak_beyond_resident_bytes"] = [], None
+write("unknown", changed)
+changed = copies()
 changed[2]["loss"] *= 1 + 1e-9
 write("another-loss", changed)
 changed = copies()[1:]
@@ -54,6 +57,8 @@ grep -Eq '^\| qwen3-tiny \| sft \| standard \| 2 \| 1\.005. \| 2 \| 1\.0000 \| 2
 verdict smaller 0 '1 BETTER, 5 SAME'
 verdict lost 1 '1 WORSE'
 grep -q 'ok became oom' stdout || fail 'what happened to it'
+verdict unknown 0 '0 WORSE, 2 AMBIGUOUS, 0 BETTER, 4 SAME'
+for figure in time memory; do grep -qF "$figure in the first folder alone" unknown.md || fail "a $figure that is not known"; done
 verdict another-loss 1 '1 WORSE'
 grep -q 'loss differs by 1.0e-09, limit 1e-12' stdout || fail 'the loss'
 verdict unmatched 0 '4 cells are in both: 0 WORSE, 0 AMBIGUOUS, 0 BETTER, 4 SAME; 2 are in the first folder only, 1 in the second only'

@@ -53,11 +53,12 @@ check 'is that cell' "records[0]['key'] in open('grid/results.jsonl').read() and
 printf '%s\n' '{"schema":1,"kind":"measured","method":"streambp","model":"<script>alert(1)</script>","seq_len":64,"status":"ok","seconds":[1,2],"error":"\u001b[31m"}' \
   'torn' '{"schema":1,"method":"streambp","seq_len":"long"}' '[1]' '{"method":"a|b`c](x)","seq_len":1e300}' '{"seq_len":3}' \
   '{"schema":1,"method":"--></style>\"onload=x","model":"javascript:x","seq_len":9,"status":"error","error":"<img src=x onerror=y>","environment":{"argv":["x","sweep","--model","a b'"'"'c"]}}' \
+  '{}' '{"method":"x","seq_len":3,"seconds":[-1]}' \
   >lines
 mkdir 'strange "folder' && cp lines 'strange "folder/results.jsonl'
 run 'hostile lines' 0 report 'strange "folder' --output hostile.html --markdown hostile.md
-[ "$(grep -c 'left out' stderr)" -eq 4 ] || fail 'four lines are to be named'
-for number in 2 3 4 5; do grep -q "line $number: " stderr || fail "line $number is not named"; done
+[ "$(grep -c 'left out' stderr)" -eq 6 ] || fail 'six lines are to be named'
+for number in 2 3 4 5 8 9; do grep -q "line $number: " stderr || fail "line $number is not named"; done
 grep -qE '<(script>alert|img|/style>"on)' hostile.html && fail 'a name became markup'
 grep -q $'\x1b' hostile.html hostile.md && fail 'an escape sequence came through'
 grep -q '&lt;script&gt;alert(1)&lt;/script&gt;' hostile.html || fail 'the name is not shown'

@@ -57,6 +57,8 @@ refuses "--tokens '': expected a safetensors file" --tokens ''
 refuses '--batch 4611686018427387904: expected at most' --batch 4611686018427387904
 refuses '--lora-rank' --lora-rank 1000000000000
 refuses '--fuse-optimizer' --learning-rate nan
+refuses 'standard keeps all gradients, expected --method checkpoint, ' --method standard,streambp --fuse-optimizer sgd
+refuses '--threads: given more than once' --threads 1 --threads 1
 refuses 'expected float32 or bfloat16, or --device cuda, meta or meta:cuda' --dtype float16
 STREAMBP_ISA=nope refuses "STREAMBP_ISA 'nope'" --seq-len 9
 refuses 'expected some of' --set nonesuch=1

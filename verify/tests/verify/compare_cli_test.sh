@@ -19,6 +19,11 @@ refuses 'unknown dtype' 'nonsense' compare --model qwen3-cpu --dtype nonsense --
 head -c -8 "$tensors" >"$folder/short.safetensors"
 refuses 'truncated gradients' 'short.safetensors' compare --model "$model" --tokens "$tensors" --gradients "$folder/short.safetensors"
 
+for other in 'PK\003\004:a zip archive' '\223NUMPY:numpy' 'GGUF:GGUF' '{"metadata"\072 {}}:JSON'; do
+  printf "${other%%:*} and more" >"$folder/other.safetensors"
+  refuses "${other#*:}" "of a safetensors file: this is ${other#*:}" compare --model "$model" --tokens "$tensors" --gradients "$folder/other.safetensors"
+done
+
 # The embedding's padding_idx: what a trainer sets in the config after the model was made is not the module's.
 refuses 'no pad token' "expected none" compare --model "$model" --tokens "$tensors" --gradients "$tensors" --set pad_token_id=-1
 refuses 'a pad token beyond' 'the vocabulary has' compare --model "$model" --tokens "$tensors" --gradients "$tensors" --set pad_token_id=1000000
@@ -126,6 +131,20 @@ edit "$tensors" "$folder/nan.safetensors" "values if name != '$parameter' else [
 compare 'NaN' 1 "$folder/nan.safetensors" --tolerance 1e300
 says 'wrong: 1 of'
 says "holds NaN or infinity"
+says "hint: 1 of 25 gradients hold NaN or infinity"
+/usr/bin/python3 - "$tensors" "$folder/transposed.safetensors" "grad.model.layers.0.self_attn.q_proj.weight" <<'PYTHON'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+(length,) = struct.unpack_from("<Q", data)
+header = json.loads(data[8 : 8 + length])
+header[sys.argv[3]]["shape"].reverse()
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + length :])
+PYTHON
+run 'diagnosis of another shape' 1 compare --model "$model" --tokens "$tensors" --gradients "$folder/transposed.safetensors" --diagnose --junit "$folder/junit.xml"
+says 'incomplete: '
+grep -qF 'no diagnosis of gradients that are incomplete' "$folder/err" || fail 'a diagnosis'
+[ -s "$folder/junit.xml" ] || fail 'no file for CI'
 
 # What is the matter with wrong gradients.
 compare 'diagnosis of a factor' 1 "$folder/scaled.safetensors" --diagnose

@@ -106,7 +106,7 @@ warns() {
 jumps=$goldens/cases/llama-pad-sft-packed_jumps/tensors.safetensors
 run 'labels across documents' 0 compare --model "$goldens/models/llama-pad" --tokens "$jumps" --gradients "$jumps"
 says 'exact'
-warns "labels of documents' first tokens: 3"
+says "labels of documents' first tokens: 3"
 sed 's/in\.position_ids/in.position_idz/' "$jumps" >"$folder/unknown.safetensors"
 refuses 'unknown tensor' "'in.position_idz' is none of sft's: expected input_ids" compare --model "$goldens/models/llama-pad" \
   --tokens "$folder/unknown.safetensors" --gradients "$jumps"
@@ -129,7 +129,7 @@ refuses 'first labels' 'predicted from padding: expected -100 there, or --first-
 run 'first labels ignored' 0 compare --model "$model" --tokens "$folder/labelled.safetensors" --gradients "$tensors" \
   --first-labels ignore
 says 'exact'
-warns 'labels ignored because padding would predict them: 2'
+says 'labels ignored because padding would predict them: 2'
 refuses 'another word' "--first-labels 'drop'" compare --model "$model" --tokens "$tensors" --gradients "$tensors" \
   --first-labels drop
 # A factor of YaRN that versions of transformers take differently is noted on stderr, once.

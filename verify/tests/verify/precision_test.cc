@@ -156,6 +156,21 @@ TEST(PrecisionCurve, BeginsWithCheckpointsBitsAndEndsAtAChunkAToken) {
   }
 }
 
+/// Models without a head for values get one for the objectives that score with it.
+TEST(PrecisionObjectives, ThatNeedAValueHeadHaveOne) {
+  for (const char* objective : {"reward", "ppo"}) {
+    PrecisionSubject subject;
+    subject.objective = objective;
+    subject.dtype = subject.gradient_dtype = at::kFloat;
+    subject.seq_len = 12;
+    subject.batches = 2;
+    const std::vector<Precision> all = measure_precision(
+        subject, {settings_of(Method::kStandard, 0, 0), settings_of(Method::kCheckpoint, 0, 0)});
+    EXPECT_TRUE(all[0].gradients.at("value_head.weight") < 1e-4) << objective;
+    EXPECT_EQ(all[0].gradients, all[1].gradients) << objective;
+  }
+}
+
 /// The slope of a target that leads is 1 - p, of which a float32 softmax has no digits left beyond 16 nats.
 /// What remains is the rounding of the logits, which grow with the lead.
 TEST(PrecisionOfConfidentTokens, IsFloat32sOwnAtEveryLead) {

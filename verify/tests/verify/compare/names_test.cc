@@ -1,11 +1,14 @@
 // The names that other people's gradients come under.
 #include "verify/compare/names.h"
 
+#include <algorithm>
+#include <functional>
 #include <gtest/gtest.h>
 #include <tuple>
 
 #include "verify/compare/compare.h"
 #include "verify/compare/hints.h"
+#include "verify/compare/truth.h"
 #include "verify/tests/verify/compare/testing.h"
 
 namespace streambp::verify {
@@ -46,6 +49,32 @@ TEST(CompareNames, WhatWrappersPutIntoNamesIsTakenOut) {
     EXPECT_EQ(notes.empty(), spelling == "layers.0.self_attn.q_proj.weight") << spelling << ": " << notes;
     gradients[spelling] = gradients[spelling] + 1.0;
     EXPECT_EQ(verdict_and_notes(gradients, truth).first, Verdict::kWrong) << spelling;
+  }
+}
+
+/// An attribute that holds the model, such as a LightningModule's: of all names, or of none.
+TEST(CompareNames, WhatStandsBeforeEveryNameIsTakenOut) {
+  Tensors truth = truth_of_two();
+  truth.emplace(kHead, random_tensor({11, 6}, 3));
+  const auto with_prefix = [&](const std::string& prefix) {
+    Tensors gradients;
+    for (const auto& [name, tensor] : truth) gradients.emplace(prefix + name, tensor);
+    return gradients;
+  };
+  for (const std::string prefix : {"model.", "student.", "trainer.actor."}) {
+    const auto [verdict, notes] = verdict_and_notes(with_prefix(prefix), truth);
+    EXPECT_EQ(verdict, Verdict::kExact) << prefix;
+    EXPECT_NE(notes.find("taken out of names: \"" + prefix + "\""), std::string::npos) << notes;
+    EXPECT_EQ(verdict_and_notes(with_prefix("module." + prefix), truth).first, Verdict::kExact) << prefix;
+    for (const std::string other : {"model.vision.weight", "other.weight", "student.weight"}) {
+      Tensors more = with_prefix(prefix);
+      more.emplace(other, random_tensor({8, 6}, 4));
+      EXPECT_EQ(verdict_and_notes(more, truth).first, Verdict::kIncomplete) << prefix << other;
+    }
+    Tensors half = truth;
+    half.erase(kProjection);
+    half.emplace(prefix + kProjection, truth.at(kProjection));
+    EXPECT_EQ(verdict_and_notes(half, truth).first, Verdict::kIncomplete) << prefix;
   }
 }
 
@@ -138,6 +167,48 @@ TEST(CompareNames, HintsSayWhoseNamesTheyAre) {
     EXPECT_NE(hint.find(one.expected), std::string::npos) << "'" << one.expected << "' in: " << hint;
     EXPECT_EQ(hint.empty(), std::string(one.expected).empty()) << hint;
   }
+}
+
+/// What can be seen without a pass is said.
+TEST(CompareNames, HintsNameWhatTheNumbersAre) {
+  const Golden golden = open_golden("qwen3", "qwen3-sft-b3_left");
+  const Truth truth = open_truth(golden.options);
+  const auto texts_after = [&](const std::function<void(const std::string&, at::Tensor&)>& change) {
+    Tensors gradients = golden.gradients;
+    for (auto& [name, gradient] : gradients) change(name, gradient);
+    Comparison comparison = compare_gradients(gradients, golden.gradients);
+    add_value_hints(truth, golden.options, gradients, comparison);
+    std::string texts;
+    for (const auto* list : {&comparison.notes, &comparison.hints}) {
+      for (const std::string& text : *list) texts += text + "\n";
+    }
+    return texts;
+  };
+  const auto expect = [&](const char* text,
+                          const std::function<void(const std::string&, at::Tensor&)>& change) {
+    const std::string texts = texts_after(change);
+    EXPECT_NE(texts.find(text), std::string::npos) << texts;
+    EXPECT_EQ(std::count(texts.begin(), texts.end(), '\n'), 1) << texts;
+  };
+  EXPECT_EQ(texts_after([](const std::string&, at::Tensor&) {}), "");
+  EXPECT_EQ(texts_after([](const std::string&, at::Tensor& gradient) { gradient = gradient * 2.0; }), "");
+  expect("all gradients are zero",
+         [](const std::string&, at::Tensor& gradient) { gradient = gradient * 0.0; });
+  expect("the model's weights", [&](const std::string& name, at::Tensor& gradient) {
+    gradient = truth.model.parameter(name).value.to(at::kBFloat16);
+  });
+  expect("25 of 25 gradients hold NaN",
+         [](const std::string&, at::Tensor& gradient) { gradient = gradient / 0.0; });
+  const auto of_projection = [](const std::function<at::Tensor(const at::Tensor&)>& change) {
+    return [change](const std::string& name, at::Tensor& gradient) {
+      if (name == kProjection) gradient = change(gradient);
+    };
+  };
+  expect("transposed or flattened?", of_projection([](const at::Tensor& gradient) { return gradient.t(); }));
+  expect("transposed or flattened?",
+         of_projection([](const at::Tensor& gradient) { return gradient.flatten(); }));
+  expect("1 of 25 gradients is bfloat16 (\"model.layers.0.self_attn.q_proj.weight\"), the others",
+         of_projection([](const at::Tensor& gradient) { return gradient.to(at::kBFloat16); }));
 }
 
 TEST(CompareNames, AValueHeadHasSeveralNames) {

@@ -2,6 +2,7 @@
 #include "verify/compare/noise.h"
 
 #include <cmath>
+#include <filesystem>
 #include <fmt/format.h>
 #include <functional>
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include "streambp/model/config/rope_frequencies.h"
 #include "streambp/ops/transformers_rounding.h"
 #include "verify/compare/judge.h"
+#include "verify/compare/truth.h"
 #include "verify/evaluation.h"
 #include "verify/tests/verify/compare/testing.h"
 
@@ -247,6 +249,55 @@ TEST(CompareJudge, AnglesOfLowPrecisionsAreThoseOfFloat32) {
   EXPECT_TRUE(at::equal(low.model.prepare(batch).rope.cosine, angles.cos()));
   const at::Tensor exact = open_truth(golden.options).model.prepare(batch).rope.cosine;
   EXPECT_GT((exact - angles.cos()).abs().max().item<double>(), 1e-6);
+}
+
+/// QLoRA's base, in nf4 and int8, whose values have no memory between the runs of their layer.
+Truth quantised_truth(const std::string& name, at::ScalarType dtype) {
+  constexpr uint64_t kSeed = 3;
+  Model::Placement placement{dtype, at::kCPU, dtype, [](const std::string&) { return false; }};
+  const auto folder = std::filesystem::path(STREAMBP_GOLDENS) / "quantized" / name;
+  Truth truth{Model::load(Checkpoint::open(folder), placement),
+              std::nullopt,
+              {},
+              nullptr,
+              {},
+              {},
+              [name](at::ScalarType other) { return quantised_truth(name, other); }};
+  LoraConfig lora;
+  lora.r = 3;
+  lora.target_modules = {kAllLinear};
+  truth.model.attach_adapters(lora, kSeed);
+  at::Generator generator = at::detail::createCPUGenerator(kSeed);
+  for (const auto& parameter : truth.model.parameters()) {
+    if (parameter->trainable())
+      parameter->value.copy_(at::randn(parameter->value.sizes(), generator, at::kDouble).mul_(0.1));
+  }
+  truth.batch = random_batch({9, 6}, truth.model.config().vocab_size, kSeed);
+  truth.input_ids = unpack(truth.batch, truth.batch.tokens);
+  truth.objective = make_objective("sft", truth.batch);
+  return truth;
+}
+
+TEST(CompareJudge, AdaptersOfAQuantisedBaseAreJudgedInEveryDtype) {
+  for (const char* name : {"nf4", "int8"}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      Truth truth = quantised_truth(name, at::kDouble), low = quantised_truth(name, dtype);
+      const auto verdict_at = [&](double factor) {
+        Tensors gradients = evaluate(low.model, low.batch, *low.objective, {}).gradients;
+        for (auto& [parameter, gradient] : gradients) gradient = gradient * factor;
+        return judge(truth, {}, gradients).comparison.verdict;
+      };
+      EXPECT_EQ(verdict_at(1.0), Verdict::kExact) << name << " " << c10::toString(dtype);
+      EXPECT_EQ(verdict_at(2.0), Verdict::kScaled) << name << " " << c10::toString(dtype);
+    }
+    // Values that are held are there to be read: --diagnose makes its mistakes of them.
+    Truth truth = quantised_truth(name, at::kDouble);
+    hold_values(truth.model);
+    for (const auto& parameter : truth.model.parameters())
+      EXPECT_GT(norm_of(parameter->value), 0.0) << parameter->name;
+    const Tensors gradients = evaluate(truth.model, truth.batch, *truth.objective, {}).gradients;
+    EXPECT_EQ(judge(truth, {}, gradients).comparison.verdict, Verdict::kExact) << name;
+  }
 }
 
 TEST(CompareJudge, ChoicesOfExpertsNearATieAreCounted) {
