@@ -20,6 +20,7 @@ MODULES = ("transformers.", "torch.nn.", "peft.", "streambp_bench.")  # whose mo
 FORWARDS = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
 # TRL's GRPOTrainer puts these on lm_head and the embedding for cast_lm_head_to_fp32: what the engine does where it finds their weight float32.
 CASTS = ("cast_forward_to_fp32", "cast_outputs_to_original_dtype")
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 GPT_OSS_GATE = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # where its config says nothing
 WRAPPERS = {
     "DistributedDataParallel": "its hooks would not see gradients that are not autograd's",
@@ -201,6 +202,10 @@ def check_parameters(base, patched):
     for name, parameter in base.named_parameters():
         if parameter.is_meta:
             raise InputError(f"{name} is on the meta device and has no values; load the model, or ask streambp_bench.predict() what it would take")
+        kind = type(parameter.data)
+        if kind not in PLAIN_TENSORS and kind.__name__ != "DTensor":
+            raise InputError(f"{name} is a {kind.__module__}.{kind.__name__}, expected a plain tensor: what it computes is not known to streambp; "
+                             "patch(model, lane=\"module\") streams the layers' own code")
         if patched:
             continue
         if type(parameter.data).__name__ == "DTensor" or hasattr(parameter, "ds_id"):
