@@ -7,14 +7,13 @@ import difflib
 import sys
 
 import torch
-from transformers.loss.loss_utils import ForCausalLMLoss
 
 from .._hooks import has_hooks_of_all
 from .._library import InputError
 from .attention import check_attention
 from .decoder import model_class, text_class_name, text_config, text_modules
 from .families import CLASSES, FAMILIES, WHOLE
-from .state import check_attributes, check_functions, check_own_forward, module_settings
+from .state import check_attributes, check_functions, check_own_forward, module_settings, strange_loss
 
 MODULES = ("transformers.", "torch.nn.", "peft.", "streambp_bench.")  # whose modules' forward is known
 FORWARDS = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
@@ -71,10 +70,9 @@ def check_state(base, patched=False):
 
 def check_loss(base, objective):
     """Raises InputError where `objective` stands for the loss of the model's forward, "sft", and that is one of the model's own."""
-    loss = base.loss_function
-    if objective == "sft" and loss is not ForCausalLMLoss and hasattr(base, "lm_head"):
-        name = f"{getattr(loss, '__module__', None)}.{getattr(loss, '__qualname__', loss)}"
-        raise InputError(f"model.loss_function is {name}, which would not be called; set it to transformers' ForCausalLMLoss, or patch the model, whose own code calls it")
+    found = strange_loss(base) if objective == "sft" and hasattr(base, "lm_head") else None
+    if found:
+        raise InputError(f"{found}, which would not be called; set it to transformers' own, ForCausalLMLoss, or patch the model, whose own code calls it")
 
 
 def raise_together(*checks):
