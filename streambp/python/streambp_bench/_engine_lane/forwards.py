@@ -6,7 +6,6 @@ import sys
 import warnings
 
 import torch
-from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MoeCausalLMOutputWithPast, MoeModelOutputWithPast
 
 from .._batch import mask_of_columns
@@ -14,6 +13,7 @@ from .._hooks import has_hooks
 from .._library import InputError
 from .._live_model.attention import ADDED, CACHES, check_blocks, check_keywords, is_added, mask_as_run, undivided
 from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, last_norm, model_class, text_config
+from .._live_model.state import strange_loss
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
 from .streamed_layers import StreamedLayer
@@ -317,4 +317,4 @@ def _loss_streams(call, given):
     keep = given.get("logits_to_keep", 0)
     if torch.is_tensor(keep) or keep != 0 or given.get("ignore_index", IGNORED) != IGNORED:
         return False
-    return module.loss_function is ForCausalLMLoss
+    return strange_loss(module) is None

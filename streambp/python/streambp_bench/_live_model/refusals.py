@@ -7,19 +7,19 @@ import difflib
 import sys
 
 import torch
-from transformers.loss.loss_utils import ForCausalLMLoss
 
 from .._hooks import has_hooks_of_all
 from .._library import InputError
 from .attention import check_attention
 from .decoder import model_class, text_class_name, text_config, text_modules
 from .families import CLASSES, FAMILIES, WHOLE
-from .state import check_attributes, check_functions, check_own_forward, module_settings
+from .state import check_attributes, check_functions, check_own_forward, module_settings, strange_loss
 
 MODULES = ("transformers.", "torch.nn.", "peft.", "streambp_bench.")  # whose modules' forward is known
 FORWARDS = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
 # TRL's GRPOTrainer puts these on lm_head and the embedding for cast_lm_head_to_fp32: what the engine does where it finds their weight float32.
 CASTS = ("cast_forward_to_fp32", "cast_outputs_to_original_dtype")
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 GPT_OSS_GATE = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}  # where its config says nothing
 WRAPPERS = {
     "DistributedDataParallel": "its hooks would not see gradients that are not autograd's",
@@ -70,10 +70,9 @@ def check_state(base, patched=False):
 
 def check_loss(base, objective):
     """Raises InputError where `objective` stands for the loss of the model's forward, "sft", and that is one of the model's own."""
-    loss = base.loss_function
-    if objective == "sft" and loss is not ForCausalLMLoss and hasattr(base, "lm_head"):
-        name = f"{getattr(loss, '__module__', None)}.{getattr(loss, '__qualname__', loss)}"
-        raise InputError(f"model.loss_function is {name}, which would not be called; set it to transformers' ForCausalLMLoss, or patch the model, whose own code calls it")
+    found = strange_loss(base) if objective == "sft" and hasattr(base, "lm_head") else None
+    if found:
+        raise InputError(f"{found}, which would not be called; set it to transformers' own, ForCausalLMLoss, or patch the model, whose own code calls it")
 
 
 def raise_together(*checks):
@@ -201,6 +200,10 @@ def check_parameters(base, patched):
     for name, parameter in base.named_parameters():
         if parameter.is_meta:
             raise InputError(f"{name} is on the meta device and has no values; load the model, or ask streambp_bench.predict() what it would take")
+        kind = type(parameter.data)
+        if kind not in PLAIN_TENSORS and kind.__name__ != "DTensor":
+            raise InputError(f"{name} is a {kind.__module__}.{kind.__name__}, expected a plain tensor: what it computes is not known to streambp; "
+                             "patch(model, lane=\"module\") streams the layers' own code")
         if patched:
             continue
         if type(parameter.data).__name__ == "DTensor" or hasattr(parameter, "ds_id"):

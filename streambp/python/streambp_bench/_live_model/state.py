@@ -16,6 +16,7 @@ import weakref
 
 import torch
 from transformers import initialization
+from transformers.loss import loss_utils
 
 from .._library import InputError
 from .decoder import fingerprint, model_class, text_config, text_modules
@@ -32,6 +33,7 @@ SETTINGS = {"router_aux_loss_coef": "router_aux_loss_coef", "top_k": "num_expert
 IN_WRAPPERS = re.compile(r"\.(base_layer|original_module|modules_to_save\.[^.]+)(?=\.|$)")  # of PEFT: where the class's own module is, or a copy of it
 # Modules of code whose functions compute what transformers' do.
 KNOWN = ("transformers.", "peft.", "streambp_bench.", "liger_kernel.")
+OF_TORCH = ("linear", "silu", "gelu", "relu", "sigmoid", "softplus", "softmax", "embedding", "scaled_dot_product_attention", "rms_norm", "layer_norm", "conv1d")
 
 
 def module_settings(base, modules):
@@ -141,6 +143,28 @@ def check_functions(modules):
             if source != file and not source.startswith(KNOWN):
                 raise InputError(f"{file}.{name}: replaced by {source}.{getattr(function, '__qualname__', function)}, which would not run; undo "
                                  "that before the model is trained with streambp")
+
+
+    if found := _exchanged(torch.nn.functional, OF_TORCH):
+        raise InputError(f"{found}, which would not run; undo that before the model is trained with streambp")
+
+
+def _exchanged(owner, names):
+    """Where a function of a module of code was replaced by somebody's of whom it is not known that it computes the same, or None."""
+    for name in names:
+        function = getattr(owner, name)
+        source = getattr(function, "__module__", None) or ""
+        if not isinstance(function, types.BuiltinFunctionType) and not source.startswith(("torch.", "deepspeed.", "accelerate.", *KNOWN)):
+            return f"{owner.__name__}.{name}: replaced by {source}.{getattr(function, '__qualname__', function)}"
+    return None
+
+
+def strange_loss(base):
+    """Why a causal model's loss is not transformers' own cross-entropy, or None."""
+    loss = base.loss_function
+    if loss is not loss_utils.ForCausalLMLoss:
+        return f"model.loss_function is {getattr(loss, '__module__', None)}.{getattr(loss, '__qualname__', loss)}"
+    return _exchanged(loss_utils, ("fixed_cross_entropy",)) or _exchanged(torch.nn.functional, ("cross_entropy",))
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from .._hooks import leaves_of
 from .._library import first_line, once
 from .._once import once_differentiable
 from .._live_model.refusals import is_harmless
+from .._live_model.state import strange_loss
 from .._replaced import functions_under
 from .._trl import is_trl_head
 from .lazy_logits import LazyLogits
@@ -96,8 +97,8 @@ class Head:
                 return f"model.forward is {function.__module__}.{function.__qualname__}, put around the model's own"
         if is_divided(self.base):
             return "DeepSpeed's ZeRO-3 has divided its weights among ranks"
-        if self.base.loss_function is not ForCausalLMLoss:
-            return "its loss_function is not transformers' ForCausalLMLoss"
+        if found := strange_loss(self.base):
+            return found
         for name, child in self.base._modules.items():
             for inner, module in child.named_modules() if child is not None and name != self.name else ():
                 if hasattr(module, "_get_fsdp_state"):

@@ -7,8 +7,10 @@ import warnings
 from unittest import mock
 
 import torch
+from module_lane_test import everything_in_float64
 from patching import load, patched, step, tiny
 from python_case import Case, autograd, in_float64, inputs_of, model_in_float64, packed_inputs, take_gradients
+from transformers.loss import loss_utils
 from transformers.models.qwen3 import modeling_qwen3
 
 import streambp_bench as sb
@@ -228,6 +230,21 @@ class FunctionsDecide(Case):
         original = torch.nn.Linear.forward
         with mock.patch.object(torch.nn.Linear, "forward", lambda self, x: original(self, x) * 2):
             self.both_refuse(model, "Linear.forward")
+        with mock.patch.object(torch.nn.functional, "silu", lambda x, inplace=False: x.relu()):
+            self.both_refuse(model, "torch.nn.functional.silu")
+
+    def test_of_the_loss(self):
+        original = loss_utils.fixed_cross_entropy
+        for lane in ("engine", "module"):
+            model = load("qwen3")
+            batch = inputs_of(model)
+            with mock.patch.object(loss_utils, "fixed_cross_entropy", lambda *args, **kwargs: original(*args, **kwargs) * 3):
+                expected, truth = autograd(model, batch)
+                with everything_in_float64(), patched(model, lane=lane, chunk=7):
+                    loss, ours = step(model, batch)
+                self.assert_refused(lambda model=model, batch=batch: _backward(model, batch), "fixed_cross_entropy", "patch the model")
+            self.assert_loss(loss, expected, lane)
+            self.assert_gradients(ours, truth, lane)
 
     def test_of_the_model_itself(self):
         model = load("qwen3")

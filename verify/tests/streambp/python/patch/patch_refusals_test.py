@@ -208,6 +208,20 @@ class Refused(unittest.TestCase):
         with self.assertRaisesRegex(sb.InputError, "Linear"):
             sb.patch(torch.nn.Linear(2, 2))
 
+    def test_weights_that_compute_something_else(self):
+        class Halved(torch.Tensor):
+            @classmethod
+            def __torch_function__(cls, function, types, args=(), kwargs=None):
+                result = super().__torch_function__(function, types, args, kwargs)
+                return result.as_subclass(torch.Tensor) * 0.5 if function is torch.nn.functional.linear else result
+
+        model = tiny()
+        projection = model.model.layers[1].mlp.up_proj
+        projection.weight = torch.nn.Parameter(projection.weight.detach().as_subclass(Halved))
+        for call in (lambda: sb.patch(model, lane="engine"), lambda: sb.backward(model, self.batch)):
+            with self.assertRaisesRegex(sb.InputError, "up_proj.weight is a .*Halved, expected a plain tensor"):
+                call()
+
     def test_mixed_dtypes(self):
         self.model.lm_head.double()
         self.assert_refused("lm_head", "dtype")
