@@ -152,9 +152,12 @@ void add_value_hints(const Truth& truth, const CompareOptions& options, const Te
   if (!options.compute_dtype && comparison.dtype != at::kDouble) add_dtype_note(named, comparison);
   if (comparison.verdict != Verdict::kWrong && comparison.verdict != Verdict::kIncomplete) return;
   std::vector<std::string> not_finite, reshaped;
-  size_t zeros = 0, own_weights = 0;
+  size_t zeros = 0, own_weights = 0, of_fresh = 0;
   for (const ParameterFinding& finding : comparison.findings) {
     const std::string& name = finding.of.name;
+    if (name.find("lora_A") != name.npos && finding.of.problem.empty() && std::isnan(finding.factor) &&
+        !finding.within())
+      ++of_fresh;
     const auto given = named.find(name);
     const auto weight = weights.find(name);
     if (given == named.end() || weight == weights.end()) continue;
@@ -179,6 +182,11 @@ void add_value_hints(const Truth& truth, const CompareOptions& options, const Te
         "{} of {} gradients have as many entries in another shape, {}: transposed or flattened? Under "
         "Hugging Face's names a linear map is [out, in]",
         reshaped.size(), all, reshaped.front()));
+  if (of_fresh > 0)
+    comparison.hints.push_back(fmt::format(
+        "{} gradients of lora_A are 0 where lora_B is 0, as in {}, and these are not: the folder is of "
+        "a fresh adapter, the gradients of one that was trained already",
+        of_fresh, options.adapter));
   if (zeros == all) comparison.hints.push_back("all gradients are zero: were they saved after zero_grad()?");
   if (own_weights == all)
     comparison.hints.push_back("these are the model's weights, not gradients: save each parameter's .grad");

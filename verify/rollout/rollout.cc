@@ -42,6 +42,9 @@ double root_mean_square(const at::Tensor& values) {
   return values.numel() == 0 ? 0.0 : values.square().mean().sqrt().item<double>();
 }
 
+/// What rounding in 16 bits may leave of the logarithm of a probability of 1.
+constexpr double kMostOfRounding = 0.5;
+
 class Measuring {
  public:
   Measuring(Truth& truth, const CompareOptions& options, const RatioBounds& bounds)
@@ -58,6 +61,8 @@ class Measuring {
     if (!(bounds.least >= 0.0 && bounds.least < bounds.most))
       throw InputError("ratios from {} to {}: expected 0 or more, and more than that", bounds.least,
                        bounds.most);
+    if (scored_indices(batch_).size(0) == 0)
+      throw InputError("{}: no token is scored: completion_mask is 0 everywhere", options.tokens);
     const auto objective = make_objective("grpo", batch_, given_);
     linear_.emplace(truth.model, batch_, *objective, nullptr);
     result_.bounds = bounds;
@@ -110,6 +115,10 @@ class Measuring {
     const at::Tensor own = has_old ? at_scored(batch_, inputs::kOldLogProbabilities) : truth;
     const at::Tensor given = at_scored(batch_, inputs::kSamplingLogProbabilities);
     const at::Tensor known = given.isnan().logical_not();
+    if (const at::Tensor beyond = given.masked_select(given.gt(kMostOfRounding)); beyond.size(0) > 0)
+      throw InputError(
+          "{}: sampling_per_token_logps has {:.6g}: expected logarithms of probabilities, 0 or less",
+          options_.tokens, beyond[0].item<double>());
     sampling_ = at::where(known, given, own);
     const at::Tensor difference = own - sampling_;
     result_.tokens = given.size(0);

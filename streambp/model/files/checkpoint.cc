@@ -323,6 +323,15 @@ std::optional<Packing> Checkpoint::packing(const std::string& name) const {
   return is_floating(entry(name).dtype) || is_hash_table(name) ? std::nullopt : packing_;
 }
 
+namespace {
+
+/// Whether the weights are there as torch.save writes them.
+bool has_pickles(const std::filesystem::path& folder) {
+  return is_there(folder / "pytorch_model.bin") || is_there(folder / "pytorch_model.bin.index.json");
+}
+
+}  // namespace
+
 Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::string& config_name) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) throw InputError("{}: no such folder", folder.string());
@@ -330,7 +339,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
   checkpoint.config_ = read_config(folder / config_name);
   const bool single = is_there(folder / kWeightFile);
   if (!single && !is_there(folder / kWeightIndex))
-    throw InputError("{}: no weights, expected {} or {}", folder.string(), kWeightFile, kWeightIndex);
+    throw InputError(
+        "{}: no weights, expected {} or {}{}", folder.string(), kWeightFile, kWeightIndex,
+        has_pickles(folder) ? ": pytorch_model.bin is not read; save_pretrained() writes them" : "");
   checkpoint.packing_ = read_packing(folder / config_name);
   const std::filesystem::path path = folder / (single ? kWeightFile : kWeightIndex);
   checkpoint.tensors_ = checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_,

@@ -144,6 +144,8 @@ class InputFile {
       : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
     struct stat status = {};
     if (file_.get() < 0 || ::fstat(file_.get(), &status) != 0) fail("cannot be opened");
+    if (S_ISDIR(status.st_mode))
+      throw InputError("{}: not a regular file but a folder; expected one safetensors file", path_.string());
     if (!S_ISREG(status.st_mode)) throw InputError("{}: not a regular file", path_.string());
     size_ = static_cast<uint64_t>(status.st_size);
   }

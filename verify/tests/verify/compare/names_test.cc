@@ -211,6 +211,25 @@ TEST(CompareNames, HintsNameWhatTheNumbersAre) {
          of_projection([](const at::Tensor& gradient) { return gradient.to(at::kBFloat16); }));
 }
 
+TEST(CompareNames, AHintNamesAFreshAdaptersFolder) {
+  const Truth truth = open_truth(open_golden("qwen3", "qwen3-sft-b3_left").options);
+  const std::string stem = "model.layers.0.self_attn.q_proj.lora_";
+  Tensors of_fresh{{stem + "A.weight", at::zeros({2, 6}, at::kDouble)},
+                   {stem + "B.weight", random_tensor({8, 2}, 4)}};
+  CompareOptions options;
+  options.adapter = "peft";
+  for (const double size : {0.0, 1.0}) {
+    Tensors gradients = of_fresh;
+    gradients[stem + "A.weight"] = random_tensor({2, 6}, 5) * size;
+    gradients[stem + "B.weight"] = gradients[stem + "B.weight"] * 3.0 + 1.0;
+    Comparison comparison = compare_gradients(gradients, of_fresh);
+    add_value_hints(truth, options, gradients, comparison);
+    EXPECT_EQ(comparison.hints.size(), size > 0.0 ? 1u : 0u);
+    for (const std::string& hint : comparison.hints)
+      EXPECT_NE(hint.find("1 gradients of lora_A are 0"), std::string::npos) << hint;
+  }
+}
+
 TEST(CompareNames, AValueHeadHasSeveralNames) {
   Tensors truth = truth_of_two();
   truth.emplace("value_head.weight", random_tensor({1, 6}, 4));

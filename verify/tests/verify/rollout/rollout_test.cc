@@ -168,6 +168,12 @@ TEST(Rollout, Refusals) {
   Sampled other = sampled_by_itself("qwen3", "qwen3-grpo-grpo");
   report_less(other, 0, 0, 1000.0);
   EXPECT_THROW(measure_rollout(other.truth, other.options), InputError);
+  Sampled negated = sampled_by_itself("qwen3", "qwen3-grpo-grpo");
+  negated.sampling().neg_();
+  EXPECT_THROW(measure_rollout(negated.truth, negated.options), InputError);
+  Sampled masked = sampled_by_itself("qwen3", "qwen3-grpo-grpo");
+  masked.truth.batch.targets.fill_(kNoTarget);
+  EXPECT_THROW(measure_rollout(masked.truth, masked.options), InputError);
   sampled.truth.batch.token_inputs.erase(inputs::kSamplingLogProbabilities);
   EXPECT_THROW(measure_rollout(sampled.truth, sampled.options), InputError);
   sampled.options.settings["loss_type"] = "vespo";

@@ -154,6 +154,8 @@ TEST_F(CheckpointTest, ReadsOneFile) {
 
 TEST_F(CheckpointTest, RefusesAnIncompleteFolder) {
   EXPECT_TRUE(refuses("no weights, expected model.safetensors or model.safetensors.index.json"));
+  folder_.write("pytorch_model.bin", "PK");
+  EXPECT_TRUE(refuses("pytorch_model.bin is not read; save_pretrained() writes them"));
   folder_.write("model.safetensors", "");
   EXPECT_TRUE(refuses("model.safetensors: 0 bytes"));
   write_single();
