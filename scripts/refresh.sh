@@ -63,7 +63,6 @@ make compare-verdicts scripts/pages/compare_verdicts.py --seq-len 40,2048 --out 
 make confident-tokens scripts/pages/confident_tokens.py
 make planted scripts/pages/planted_mistakes.py
 make mutants scripts/house/mutants.py --out results/mutants
-make fuzz "rm -f results/fuzz/fuzz.jsonl; scripts/fuzz.sh --runs 2000000 --seconds 60 --table results/fuzz/fuzz.md"
 make proofs scripts/proofs.py
 make precision scripts/pages/precision.py
 make precision-hf scripts/pages/precision_hf.py
