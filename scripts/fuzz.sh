@@ -4,13 +4,13 @@
 #   --runs N      inputs of each target (10000000)
 #   --seconds S   at most so long for each target (no limit)
 #   --keep        put what was found to reach more code into verify/tests/fuzz/corpus, a few KB, which ctest replays
-#   --table FILE  results/fuzz/fuzz.md; a line for each run goes to the file of that name that ends in .jsonl
+#   --table FILE  out/fuzz/fuzz.md; a line for each run goes to the file of that name that ends in .jsonl
 # STREAMBP_FUZZ_ON=FOLDER: a release build that is there already; else build/release, whose libraries are built first.
 # What makes a target fail is kept in out/fuzz/TARGET/findings. Exit codes: 0 nothing found; 1 something was; 2 bad usage.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/help.sh"
 command_line="scripts/fuzz.sh $*"
-runs=10000000 seconds=0 keep= table=results/fuzz/fuzz.md targets=()
+runs=10000000 seconds=0 keep= table=out/fuzz/fuzz.md targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --runs) runs=$2 && shift ;;
