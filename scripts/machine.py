@@ -13,7 +13,7 @@ from pathlib import Path
 from files import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILT = ("CMakeLists.txt", "CMakePresets.json", "bench", "reference", "streambp", "verify")
+BUILT = ("CMakeLists.txt", "CMakePresets.json", "bench", "reference", "streambp", "verify", ":!*.md")  # a page is no source
 SOURCES = (*BUILT, "scripts")
 
 
@@ -49,7 +49,7 @@ def complaint_of_program(said):
         return None  # it was built without git
     if found[2]:
         return "it was built from modified sources"
-    changed = git("diff", "--quiet", found[1], "HEAD", "--", *BUILT, ":!*.md", code=True)
+    changed = git("diff", "--quiet", found[1], "HEAD", "--", *BUILT, code=True)
     return f"it was built from {found[1]}, and sources have changed since" if changed == 1 else None
 
 
@@ -75,7 +75,7 @@ def environment(*packages, gpu=None, program=None):
     """
     return {
         **({"program": version_lines(program)[0]} if program else {}),
-        "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES, ":!*.md")), "cpu": machine_name(),
+        "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES)), "cpu": machine_name(),
         "cores": len(os.sched_getaffinity(0)), "gpu": gpu, "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages},
     }
