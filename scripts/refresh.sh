@@ -89,8 +89,9 @@ predicted='streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta 
 make ranks "$predicted --ranks 8,16,32,64,128,256,512,1024 --method streambp --seq-len 32768 --out results/ranks > results/ranks/table.txt"
 on_paper="$predicted --zero zero-2 --teraflops 400 --link 50GB --overlap"
 of_both='--method checkpoint,streambp'
-on_cards="$on_paper --ranks 3,4,5,6,7,8 --budget 80GB --out results/ranks-zero2"
-make ranks-zero2 "($on_cards $of_both; $on_cards --method checkpoint --head streamed --resume) > results/ranks-zero2/table.txt"
+on_cards="$on_paper --ranks 3,4,5,6,7,8 --budget 80GB"
+make ranks-zero2 "($on_cards $of_both --out results/ranks-zero2; $on_cards --method checkpoint --head streamed --out results/ranks-zero2/streamed-head) \
+  > results/ranks-zero2/table.txt"
 make ranks-times "$on_paper $of_both --ranks 8 --seq-len 6000,21000 --out results/ranks-times > results/ranks-times/table.txt"
 make ranks-overlap "(for hide in '' --overlap; do streambp-bench ranks --ranks 2 --method streambp,checkpoint --zero zero-2,zero-3 --seq-len 2048 \
   --repeats 5 --link 200MB \$hide --resume --out results/ranks-overlap; done) > results/ranks-overlap/table.txt"

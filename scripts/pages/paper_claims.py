@@ -159,7 +159,8 @@ def time_claims():
 
 
 def rank_claims():
-    records = {(record["method"], record["settings"]["head"], record["settings"]["ranks"]): record for record in lines_of("ranks-zero2", "results.jsonl")}
+    records = {(record["method"], record["settings"]["head"], record["settings"]["ranks"]): record
+               for name in ("ranks-zero2", "ranks-zero2/streamed-head") for record in lines_of(name, "results.jsonl")}
     cards = sorted({ranks for _, _, ranks in records})
 
     def next_to(head, measure):

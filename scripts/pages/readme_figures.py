@@ -20,16 +20,16 @@ import gpu_report
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = (2048, 4096, 8192)
-LANES = ("hf-checkpoint", "hf-checkpoint+torch-head", "hf-checkpoint+selective+torch-head", "python-module", "python-patch", "python")
+LANES = ("hf-checkpoint+selective+torch-head", "hf-checkpoint+torch-head", "hf-checkpoint", "python-module", "python-patch", "python")
 METHODS = ("hf-checkpoint", "standard", "checkpoint", "streambp", "streambp+keep-attention")
 PRESETS = ("gpt-oss-20b", "qwen3.5-9b", "qwen3.5-35b-a3b", "gemma-4-e4b", "gemma-4-31b", "deepseek-v3")
 PLANS = ("checkpoint", "streambp", "streambp, offload host", "chunk-major")
 
 
-def records_of(folder):
-    path = ROOT / "results" / folder / "results.jsonl"
+def records_of(folder, name="results.jsonl"):
+    path = ROOT / "results" / folder / name
     if not path.is_file():
-        sys.exit(f"results/{folder}/results.jsonl: no such file; results/README.md says what makes it")
+        sys.exit(f"results/{folder}/{name}: no such file; results/README.md says what makes it")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -159,7 +159,8 @@ def gpu():
 
 
 def ranks():
-    lengths = {(record["settings"]["ranks"], record["method"], record["settings"]["head"]): record["seq_len"] for record in records_of("ranks-zero2")}
+    lengths = {(record["settings"]["ranks"], record["method"], record["settings"]["head"]): record["seq_len"]
+               for name in ("ranks-zero2", "ranks-zero2/streamed-head") for record in records_of(name)}
     peaks = {(record["settings"]["ranks"], record["settings"].get("exchange", "gather"), record["seq_len"]): bytes_text(record["peak_bytes"])
              for record in records_of("ranks-rows")}
     return [*(f"{lengths[cards, *way]:,}" for way in (("streambp", "streamed"), ("checkpoint", "full"), ("checkpoint", "streamed")) for cards in (3, 8)),
@@ -205,10 +206,44 @@ def goldens_and_sweep(*more):
             *proofs.row("sweep", "to standard"), *proofs.row("sweep", "to reference")]
 
 
-def in_chunks(*precisions):
-    """streambp's error by standard's own, in however many chunks: the worst of scripts/pages/precision.py's, which has another file of records."""
-    records = [json.loads(line) for line in (ROOT / "results/precision/errors.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [f"{max(one['times_standard'] for one in records if one['method'] == 'streambp' and one['precision'] == precision):.2f} x" for precision in precisions]
+def in_chunks(*precisions, method="streambp"):
+    """A method's error by standard's own, in however many chunks: the worst of scripts/pages/precision.py's."""
+    records = records_of("precision", "errors.jsonl")
+    return [f"{max(one['times_standard'] for one in records if one['method'] == method and one['precision'] == precision):.2f} x" for precision in precisions]
+
+
+def training():
+    """The steps, and how far any method's losses are from standard's in float64, relatively."""
+    curves = {(one["objective"], one["variant"], one["method"]): one["losses"] for one in records_of("training", "curves.jsonl") if one["dtype"] == "float64"}
+    gaps = (abs(a - b) / abs(b) for (objective, variant, _), losses in curves.items() for a, b in zip(losses, curves[objective, variant, "standard"], strict=True))
+    return [f"{len(next(iter(curves.values())))} optimizer steps", error_text(max(gaps))]
+
+
+def confident():
+    """The worst error of this project's code and that of the others'."""
+    records = records_of("confident-tokens")
+    ours, theirs = (max(one["worst_error"] for one in records if one["code"].startswith("streambp") == own) for own in (True, False))
+    return [error_text(ours), f"{theirs:.1f}"]
+
+
+def live_models():
+    verdicts = [one["verdict"] for one in records_of("live-models")]
+    return [f"{len(verdicts)} rows", f"{verdicts.count('exact')} exact", f"{verdicts.count('refused')} refused"]
+
+
+def any_models():
+    """The farthest gradient of what streams, of both versions of transformers."""
+    return [error_text(max(one["error"] for name in ("any-model", "any-model-5.24") for one in records_of(name) if one["error"] is not None))]
+
+
+def recipes():
+    """The farthest gradient in float32 of a base that is not quantised."""
+    return [error_text(max(one["gradient"] for one in records_of("recipes") if one["dtype"] == "float32" and not re.search("QLoRA|8 bits", one["recipe"])))]
+
+
+def verdicts():
+    records = records_of("compare-verdicts")
+    return [f"{len(records)} comparisons", f"{len({one['model'] for one in records})} models"]
 
 
 def proved():
@@ -227,8 +262,9 @@ def all_proofs():
     proofs = Proofs()
     properties = proofs.records["properties"]
     return [*goldens_and_sweep(f"{proofs.records['goldens']['models']} models"), f"{properties['passes']:,} passes", f"{properties['comparisons']:,} comparisons",
-            proofs.reached("properties", "to standard"), proofs.reached("properties", "to reference"),
+            proofs.reached("properties", "to standard"), proofs.reached("properties", "to reference"), *training(),
             *(proofs.times(what) for what in ("float32", "bfloat16", "bfloat16, gradients summed in float32")), *in_chunks("float32", "mixed", "bfloat16"),
+            *in_chunks("bfloat16", method="chunk-major"), *confident(), *live_models(), *any_models(), *recipes(), *verdicts(),
             *(text for what in ("complex steps", "extended precision", "six-point differences") for text in proofs.row("gradcheck", what)),
             *reversed(prediction())]
 
