@@ -61,6 +61,16 @@ class Comparison:
         ratios = self.ratios(method, base)
         return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
+    def ratio(self, method, base):
+        """Of seconds, the median and the interval."""
+        return f"{statistics.median(self.ratios(method, base)):.2f} x ({self.interval(method, base)})"
+
+
+def quotient(ours, base, digits=3):
+    """Of medians, with the interval that reports give what was not measured in turns: the ends of both, divided."""
+    low, middle, high = (f"{one:.{digits}f}" for one in (min(ours) / max(base), statistics.median(ours) / statistics.median(base), max(ours) / min(base)))
+    return f"{middle} x ({low} to {high})"
+
 
 def bytes_text(count):
     """Three digits: 12.2 KB, 139 KB, 2.56 MB."""
@@ -81,8 +91,7 @@ def lanes():
     texts = []
     for method in LANES:
         for one, least in zip(machines, fastest):
-            ratios = one.ratios(method, least)
-            texts.append(f"{statistics.median(ratios):.2f} x" + (f" ({min(ratios):.2f} to {max(ratios):.2f})" if method != least else ""))
+            texts.append(one.ratio(method, least) if method != least else "1.00 x")
         texts.append(f"{machines[0].bytes[method] / 1e6:,.0f} MB")
     return texts
 
@@ -91,14 +100,14 @@ def saving():
     longest = Comparison(f"compare-{LENGTHS[-1]}")
     least, *others = (longest.bytes[method] / 1e6 for method in ("streambp", "checkpoint", "standard"))
     return [f"{least:.0f} MB", *(text for other in others for text in (f"{other:,.0f} MB", f"{other / least:.0f} x")),
-            f"{statistics.median(longest.ratios('streambp', 'checkpoint')):.2f} x", longest.interval("streambp", "checkpoint")]
+            longest.ratio("streambp", "checkpoint")]
 
 
 def package():
     """By length: time of backward() and patch() relative to the C++ driver's, then to Hugging Face's checkpointing; then the three's memory."""
     folders = [Comparison(f"compare-{length}") for length in LENGTHS]
     ways = ("python", "python-patch")
-    return [*(f"{one.times(way, base):.2f}" for base in ("streambp", "hf-checkpoint") for way in ways for one in folders),
+    return [*(one.ratio(way, base) for base in ("streambp", "hf-checkpoint") for way in ways for one in folders),
             *(f"{one.bytes[way] / 1e6:.0f}" for way in ("streambp", *ways) for one in folders)]
 
 
@@ -107,14 +116,13 @@ def least():
     folders = [Comparison("idle-times", length) for length in LENGTHS]
     fastest = [min((method for method in one.bytes if method.startswith("hf-")), key=one.time) for one in folders]
     ways = ("python+small+every=2", "python")
-    return [*(f"{one.bytes[way] / 1e6:.0f}" for way in ways for one in folders),
-            *(f"{statistics.median(one.ratios(way, base)):.2f}" for way in ways for one, base in zip(folders, fastest))]
+    return [*(f"{one.bytes[way] / 1e6:.0f}" for way in ways for one in folders), *(one.ratio(way, base) for way in ways for one, base in zip(folders, fastest))]
 
 
 def recurrent():
     two = Comparison("qwen3.5-2")
-    return [f"{two.times('streambp', 'hf-checkpoint'):.2f} x", f"{two.bytes['streambp'] / two.bytes['hf-checkpoint']:.3f} x",
-            f"{two.times('streambp', 'checkpoint'):.2f} x"]
+    return [two.ratio("streambp", "hf-checkpoint"), f"{two.bytes['streambp'] / two.bytes['hf-checkpoint']:.3f} x", two.ratio("streambp", "checkpoint"),
+            f"{len(two.seconds['streambp'])} rounds"]
 
 
 def token_bytes():
@@ -141,12 +149,15 @@ def gpu_times():
 
 def gpu():
     cells = gpu_report.all_cells(list(gpu_report.records(ROOT / "results/cuda")), gpu_report.load_gpus())
-    bases = {"measured": gpu_report.checkpointing(cells, "measured")}
-    ours = [cell for cell in cells if cell.record["method"] == "streambp" and cell.record["model"] == "qwen3-8b"]
+    found = [cell for cell in cells if cell.record["model"] == "qwen3-8b" and cell.measured_seconds]
+    ours = [cell for cell in found if cell.record["method"] == "streambp"]
 
     def ratios(part, tokens):
-        found = [gpu_report.ratio(cell, bases, "measured") for cell in ours if cell.part == part and cell.record["tokens"] == tokens]
-        return [f"{ratio:.3f} x" for ratio in sorted(filter(None, found))]
+        """To the faster checkpointing, the fastest cell first."""
+        bases = [cell for cell in found if cell.record["method"] == "checkpoint" and cell.record["tokens"] == tokens]
+        base = min(bases, key=lambda cell: cell.measured_seconds).measured["gpu_seconds"]
+        cells = sorted((cell for cell in ours if cell.part == part and cell.record["tokens"] == tokens), key=lambda cell: cell.measured_seconds)
+        return [quotient(cell.measured["gpu_seconds"], base) for cell in cells]
 
     def beyond(part, method):
         return next(f"{cell.measured['peak_beyond_resident_bytes'] / 1e9:.1f} GB" for cell in cells
