@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <fstream>
 #include <sched.h>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <unistd.h>
@@ -26,6 +27,13 @@ std::string cpu_name() {
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "unknown";
+}
+
+std::string driver_version() {
+  std::ifstream said("/proc/driver/nvidia/version");
+  std::string line;
+  std::getline(said, line);
+  return driver_version_in(line);
 }
 
 std::string compiler_name() {
@@ -89,20 +97,31 @@ nlohmann::json gpu_state_member(const std::optional<GpuState>& state) {
   return member;
 }
 
+std::string driver_version_in(std::string_view line) {
+  std::istringstream words{std::string(line)};
+  for (std::string word; words >> word;) {
+    const bool numbers = word.find_first_not_of("0123456789.") == std::string::npos;
+    if (numbers && word.find('.') != std::string::npos) return word;
+  }
+  return "unknown";
+}
+
 nlohmann::json describe_environment(int threads, int cuda_index, const std::vector<std::string>& arguments) {
   const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
   const std::optional<std::string> gpu = cuda_index >= 0 ? gpu_name(cuda_index) : std::nullopt;
-  return {{"cpu", cpu_name()},
-          {"cores", usable_cores()},
-          {"gpu", gpu ? nlohmann::json(*gpu) : nlohmann::json(nullptr)},
-          {"threads", threads},
-          {"host_memory_bytes", memory},
-          {"torch", TORCH_VERSION},
-          {"compiler", compiler_name()},
-          {"commit", kCommit},
-          {"modified", kModified},
-          {"date", utc_text(std::time(nullptr))},
-          {"argv", arguments}};
+  nlohmann::json made = {{"cpu", cpu_name()},
+                         {"cores", usable_cores()},
+                         {"gpu", gpu ? nlohmann::json(*gpu) : nlohmann::json(nullptr)},
+                         {"threads", threads},
+                         {"host_memory_bytes", memory},
+                         {"torch", TORCH_VERSION},
+                         {"compiler", compiler_name()},
+                         {"commit", kCommit},
+                         {"modified", kModified},
+                         {"date", utc_text(std::time(nullptr))},
+                         {"argv", arguments}};
+  if (gpu) made["gpu_driver"] = driver_version();
+  return made;
 }
 
 }  // namespace streambp

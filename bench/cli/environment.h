@@ -4,6 +4,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "streambp/runtime/gpu.h"
@@ -20,10 +21,13 @@ std::string libraries_text(std::vector<std::string> others = {});
 
 /// The machine and the program, as the member `environment` of a record:
 /// cpu (model name), cores (that this process may use), gpu (name; null on the CPU and the meta device),
-/// threads, host_memory_bytes, torch, compiler, commit (40 digits, or "unknown" for a build without git),
-/// modified (sources differ from the commit), date (now, ISO 8601, UTC), argv (`arguments`). `cuda_index` is
-/// the number of the CUDA device in use, below 0 for none.
+/// gpu_driver (its version, where there is a gpu), threads, host_memory_bytes, torch, compiler, commit (40
+/// digits, or "unknown" for a build without git), modified (sources differ from the commit), date (now, ISO
+/// 8601, UTC), argv (`arguments`). `cuda_index` is the number of the CUDA device in use, below 0 for none.
 nlohmann::json describe_environment(int threads, int cuda_index, const std::vector<std::string>& arguments);
+
+/// The driver's version in the first line of /proc/driver/nvidia/version, "unknown" without one.
+std::string driver_version_in(std::string_view line);
 
 /// The members `gpu_before` and `gpu_after` of a record: what NVML tells of the GPU, null without it.
 nlohmann::json gpu_state_member(const std::optional<GpuState>& state);

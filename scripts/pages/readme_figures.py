@@ -20,16 +20,16 @@ import gpu_report
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = (2048, 4096, 8192)
-LANES = ("hf-checkpoint", "hf-checkpoint+torch-head", "hf-checkpoint+selective+torch-head", "python-module", "python-patch", "python")
+LANES = ("hf-checkpoint+selective+torch-head", "hf-checkpoint+torch-head", "hf-checkpoint", "python-module", "python-patch", "python")
 METHODS = ("hf-checkpoint", "standard", "checkpoint", "streambp", "streambp+keep-attention")
 PRESETS = ("gpt-oss-20b", "qwen3.5-9b", "qwen3.5-35b-a3b", "gemma-4-e4b", "gemma-4-31b", "deepseek-v3")
 PLANS = ("checkpoint", "streambp", "streambp, offload host", "chunk-major")
 
 
-def records_of(folder):
-    path = ROOT / "results" / folder / "results.jsonl"
+def records_of(folder, name="results.jsonl"):
+    path = ROOT / "results" / folder / name
     if not path.is_file():
-        sys.exit(f"results/{folder}/results.jsonl: no such file; results/README.md says what makes it")
+        sys.exit(f"results/{folder}/{name}: no such file; results/README.md says what makes it")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
@@ -57,9 +57,19 @@ class Comparison:
         return [seconds / self.rounds[base, i] for (name, i), seconds in self.rounds.items() if name == method and (base, i) in self.rounds]
 
     def interval(self, method, base):
-        """Between the quartiles of the ratios."""
-        low, _, high = statistics.quantiles(self.ratios(method, base), n=4)
-        return f"{low:.2f} to {high:.2f}"
+        """By the rule of reports (bench/records.md): of up to 8 rounds the range of their ratios."""
+        ratios = self.ratios(method, base)
+        return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+    def ratio(self, method, base):
+        """Of seconds, the median and the interval."""
+        return f"{statistics.median(self.ratios(method, base)):.2f} x ({self.interval(method, base)})"
+
+
+def quotient(ours, base, digits=3):
+    """Of medians, with the interval that reports give what was not measured in turns: the ends of both, divided."""
+    low, middle, high = (f"{one:.{digits}f}" for one in (min(ours) / max(base), statistics.median(ours) / statistics.median(base), max(ours) / min(base)))
+    return f"{middle} x ({low} to {high})"
 
 
 def bytes_text(count):
@@ -81,8 +91,7 @@ def lanes():
     texts = []
     for method in LANES:
         for one, least in zip(machines, fastest):
-            ratios = one.ratios(method, least)
-            texts.append(f"{statistics.median(ratios):.2f} x" + (f" ({min(ratios):.2f} to {max(ratios):.2f})" if method != least else ""))
+            texts.append(one.ratio(method, least) if method != least else "1.00 x")
         texts.append(f"{machines[0].bytes[method] / 1e6:,.0f} MB")
     return texts
 
@@ -91,14 +100,14 @@ def saving():
     longest = Comparison(f"compare-{LENGTHS[-1]}")
     least, *others = (longest.bytes[method] / 1e6 for method in ("streambp", "checkpoint", "standard"))
     return [f"{least:.0f} MB", *(text for other in others for text in (f"{other:,.0f} MB", f"{other / least:.0f} x")),
-            f"{longest.times('streambp', 'checkpoint'):.2f} x", longest.interval("streambp", "checkpoint")]
+            longest.ratio("streambp", "checkpoint")]
 
 
 def package():
     """By length: time of backward() and patch() relative to the C++ driver's, then to Hugging Face's checkpointing; then the three's memory."""
     folders = [Comparison(f"compare-{length}") for length in LENGTHS]
     ways = ("python", "python-patch")
-    return [*(f"{one.times(way, base):.2f}" for base in ("streambp", "hf-checkpoint") for way in ways for one in folders),
+    return [*(one.ratio(way, base) for base in ("streambp", "hf-checkpoint") for way in ways for one in folders),
             *(f"{one.bytes[way] / 1e6:.0f}" for way in ("streambp", *ways) for one in folders)]
 
 
@@ -107,14 +116,13 @@ def least():
     folders = [Comparison("idle-times", length) for length in LENGTHS]
     fastest = [min((method for method in one.bytes if method.startswith("hf-")), key=one.time) for one in folders]
     ways = ("python+small+every=2", "python")
-    return [*(f"{one.bytes[way] / 1e6:.0f}" for way in ways for one in folders),
-            *(f"{statistics.median(one.ratios(way, base)):.2f}" for way in ways for one, base in zip(folders, fastest))]
+    return [*(f"{one.bytes[way] / 1e6:.0f}" for way in ways for one in folders), *(one.ratio(way, base) for way in ways for one, base in zip(folders, fastest))]
 
 
 def recurrent():
     two = Comparison("qwen3.5-2")
-    return [f"{two.times('streambp', 'hf-checkpoint'):.2f} x", f"{two.bytes['streambp'] / two.bytes['hf-checkpoint']:.3f} x",
-            f"{two.times('streambp', 'checkpoint'):.2f} x"]
+    return [two.ratio("streambp", "hf-checkpoint"), f"{two.bytes['streambp'] / two.bytes['hf-checkpoint']:.3f} x", two.ratio("streambp", "checkpoint"),
+            f"{len(two.seconds['streambp'])} rounds"]
 
 
 def token_bytes():
@@ -141,12 +149,15 @@ def gpu_times():
 
 def gpu():
     cells = gpu_report.all_cells(list(gpu_report.records(ROOT / "results/cuda")), gpu_report.load_gpus())
-    bases = {"measured": gpu_report.checkpointing(cells, "measured")}
-    ours = [cell for cell in cells if cell.record["method"] == "streambp" and cell.record["model"] == "qwen3-8b"]
+    found = [cell for cell in cells if cell.record["model"] == "qwen3-8b" and cell.measured_seconds]
+    ours = [cell for cell in found if cell.record["method"] == "streambp"]
 
     def ratios(part, tokens):
-        found = [gpu_report.ratio(cell, bases, "measured") for cell in ours if cell.part == part and cell.record["tokens"] == tokens]
-        return [f"{ratio:.3f} x" for ratio in sorted(filter(None, found))]
+        """To the faster checkpointing, the fastest cell first."""
+        bases = [cell for cell in found if cell.record["method"] == "checkpoint" and cell.record["tokens"] == tokens]
+        base = min(bases, key=lambda cell: cell.measured_seconds).measured["gpu_seconds"]
+        cells = sorted((cell for cell in ours if cell.part == part and cell.record["tokens"] == tokens), key=lambda cell: cell.measured_seconds)
+        return [quotient(cell.measured["gpu_seconds"], base) for cell in cells]
 
     def beyond(part, method):
         return next(f"{cell.measured['peak_beyond_resident_bytes'] / 1e9:.1f} GB" for cell in cells
@@ -159,10 +170,11 @@ def gpu():
 
 
 def ranks():
-    lengths = {(record["settings"]["ranks"], record["method"]): record["seq_len"] for record in records_of("ranks-zero2")}
+    lengths = {(record["settings"]["ranks"], record["method"], record["settings"]["head"]): record["seq_len"]
+               for name in ("ranks-zero2", "ranks-zero2/streamed-head") for record in records_of(name)}
     peaks = {(record["settings"]["ranks"], record["settings"].get("exchange", "gather"), record["seq_len"]): bytes_text(record["peak_bytes"])
              for record in records_of("ranks-rows")}
-    return [*(f"{lengths[cards, method]:,}" for method in ("streambp", "checkpoint") for cards in (3, 8)),
+    return [*(f"{lengths[cards, *way]:,}" for way in (("streambp", "streamed"), ("checkpoint", "full"), ("checkpoint", "streamed")) for cards in (3, 8)),
             *(peaks[cards, exchange, tokens << 20] for cards, exchange, tokens in (
                 (8, "gather", 1), (64, "gather", 1), (1, "gather", 1), (8, "ring", 1), (64, "ring", 1), (256, "ring", 8), (256, "gather", 8)))]
 
@@ -205,10 +217,44 @@ def goldens_and_sweep(*more):
             *proofs.row("sweep", "to standard"), *proofs.row("sweep", "to reference")]
 
 
-def in_chunks(*precisions):
-    """streambp's error by standard's own, in however many chunks: the worst of scripts/pages/precision.py's, which has another file of records."""
-    records = [json.loads(line) for line in (ROOT / "results/precision/errors.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [f"{max(one['times_standard'] for one in records if one['method'] == 'streambp' and one['precision'] == precision):.2f} x" for precision in precisions]
+def in_chunks(*precisions, method="streambp"):
+    """A method's error by standard's own, in however many chunks: the worst of scripts/pages/precision.py's."""
+    records = records_of("precision", "errors.jsonl")
+    return [f"{max(one['times_standard'] for one in records if one['method'] == method and one['precision'] == precision):.2f} x" for precision in precisions]
+
+
+def training():
+    """The steps, and how far any method's losses are from standard's in float64, relatively."""
+    curves = {(one["objective"], one["variant"], one["method"]): one["losses"] for one in records_of("training", "curves.jsonl") if one["dtype"] == "float64"}
+    gaps = (abs(a - b) / abs(b) for (objective, variant, _), losses in curves.items() for a, b in zip(losses, curves[objective, variant, "standard"], strict=True))
+    return [f"{len(next(iter(curves.values())))} optimizer steps", error_text(max(gaps))]
+
+
+def confident():
+    """The worst error of this project's code and that of the others'."""
+    records = records_of("confident-tokens")
+    ours, theirs = (max(one["worst_error"] for one in records if one["code"].startswith("streambp") == own) for own in (True, False))
+    return [error_text(ours), f"{theirs:.1f}"]
+
+
+def live_models():
+    verdicts = [one["verdict"] for one in records_of("live-models")]
+    return [f"{len(verdicts)} rows", f"{verdicts.count('exact')} exact", f"{verdicts.count('refused')} refused"]
+
+
+def any_models():
+    """The farthest gradient of what streams, of both versions of transformers."""
+    return [error_text(max(one["error"] for name in ("any-model", "any-model-5.24") for one in records_of(name) if one["error"] is not None))]
+
+
+def recipes():
+    """The farthest gradient in float32 of a base that is not quantised."""
+    return [error_text(max(one["gradient"] for one in records_of("recipes") if one["dtype"] == "float32" and not re.search("QLoRA|8 bits", one["recipe"])))]
+
+
+def verdicts():
+    records = records_of("compare-verdicts")
+    return [f"{len(records)} comparisons", f"{len({one['model'] for one in records})} models"]
 
 
 def proved():
@@ -227,8 +273,9 @@ def all_proofs():
     proofs = Proofs()
     properties = proofs.records["properties"]
     return [*goldens_and_sweep(f"{proofs.records['goldens']['models']} models"), f"{properties['passes']:,} passes", f"{properties['comparisons']:,} comparisons",
-            proofs.reached("properties", "to standard"), proofs.reached("properties", "to reference"),
+            proofs.reached("properties", "to standard"), proofs.reached("properties", "to reference"), *training(),
             *(proofs.times(what) for what in ("float32", "bfloat16", "bfloat16, gradients summed in float32")), *in_chunks("float32", "mixed", "bfloat16"),
+            *in_chunks("bfloat16", method="chunk-major"), *confident(), *live_models(), *any_models(), *recipes(), *verdicts(),
             *(text for what in ("complex steps", "extended precision", "six-point differences") for text in proofs.row("gradcheck", what)),
             *reversed(prediction())]
 

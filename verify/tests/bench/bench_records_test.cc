@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <set>
 
-#include "bench/cli/environment.h"
 #include "bench/cli/records.h"
 #include "bench/paper/measured.h"
 #include "bench/records/report.h"
@@ -377,23 +376,6 @@ TEST(SweepTable, NamesEverySettingThatDiffersAndComparesWithinARun) {
   EXPECT_EQ(alike.find("settings"), std::string::npos) << alike;
   const std::string other = sweep_table({row("streambp", 1, 250, {{"every", "of tomorrow"}})});
   EXPECT_NE(other.find("unknown"), std::string::npos) << other;
-}
-
-TEST(Environment, NamesTheMachineAndTheProgram) {
-  const json environment = describe_environment(3, -1, {"program", "--flag"});
-  EXPECT_EQ(environment.at("threads"), 3);
-  EXPECT_TRUE(environment.at("gpu").is_null());
-  EXPECT_EQ(environment.at("argv"), json({"program", "--flag"}));
-  EXPECT_GE(environment.at("cores"), 1);
-  EXPECT_GT(environment.at("host_memory_bytes"), 0);
-  EXPECT_FALSE(environment.at("cpu").get<std::string>().empty());
-  const std::string commit = environment.at("commit");
-  EXPECT_TRUE(commit == "unknown" ||
-              (commit.size() == 40 && commit.find_first_not_of("0123456789abcdef") == std::string::npos))
-      << commit;
-  const std::string date = environment.at("date");
-  EXPECT_EQ(date.size(), std::string("2026-01-02T03:04:05Z").size()) << date;
-  EXPECT_EQ(date.back(), 'Z') << date;
 }
 
 }  // namespace
