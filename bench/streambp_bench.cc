@@ -1,5 +1,6 @@
 // streambp-bench: what each method of back-propagation costs.
 #include <string>
+#include <utility>
 
 #include "bench/cli/command_line.h"
 #include "bench/cli/environment.h"
@@ -9,6 +10,7 @@
 #include "bench/commands/config_file.h"
 #include "bench/commands/help_format.h"
 #include "bench/commands/run_flags.h"
+#include "streambp/backprop/method_kind.h"
 #include "streambp/memory/meter.h"
 #include "streambp/runtime/output_file.h"
 
@@ -26,8 +28,11 @@ int main(int argc, char** argv) {
   for (const streambp::bench::CommandKind& kind : streambp::bench::command_kinds())
     kind.add(app, action, argc, argv);
   streambp::bench::format_help(app);
-  if (streambp::bench::asks_for_objectives(argc, argv)) {
-    fmt::print("{}", streambp::bench::help_text(streambp::bench::describe_objectives()));
+  const std::pair<const char*, std::string (*)()> topics[] = {
+      {"objectives", streambp::bench::describe_objectives}, {"methods", streambp::describe_methods}};
+  for (const auto& [topic, describe] : topics) {
+    if (!streambp::bench::asks_for(topic, argc, argv)) continue;
+    fmt::print("{}", streambp::bench::help_text(describe()));
     streambp::end_program("streambp-bench", streambp::kExitGood);
   }
   const auto run = [&] {

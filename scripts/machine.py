@@ -71,10 +71,11 @@ def environment(*packages, gpu=None, program=None):
     """A record's member `environment`, with the names that streambp-bench gives its own (bench/records.md).
 
     packages: names on PyPI whose versions count, such as "torch"; gpu: its name, where one computes; program: path of the program whose answers
-    are recorded. Raises InputError where the program is not of the commit that the record names.
+    are recorded; "libraries" are those that it was built with. Raises InputError where the program is not of the commit that the record names.
     """
+    said = version_lines(program) if program else []
     return {
-        **({"program": version_lines(program)[0]} if program else {}),
+        **({"program": said[0], "libraries": " ".join(said[1:])} if said else {}),
         "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES)), "cpu": machine_name(),
         "cores": len(os.sched_getaffinity(0)), "gpu": gpu, "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages},
@@ -86,7 +87,7 @@ def made_by(records):
     lines = {}
     for record in records:
         made = record["environment"]
-        versions = ", ".join(f"{name} {version}" for name, version in made.items()
+        versions = ", ".join(version if name == "libraries" else f"{name} {version}" for name, version in made.items()
                              if name not in ("argv", "commit", "modified", "program", "cpu", "cores", "gpu", "date", "python", "threads", "attention"))
         commit = f"commit {(made['commit'] or 'unknown')[:12]}" + (", sources modified" if made["modified"] else "")
         lines[f"{made['gpu'] or made['cpu']}, {made['cores']} cores, {commit}{'; ' if versions else ''}{versions}."] = None

@@ -140,8 +140,7 @@ PROOFS = {one.__name__: one for one in (goldens, sweep, precision, gradcheck, pr
 
 
 def environment():
-    said = machine.version_lines(program("streambp-verify"))
-    return machine.environment() | {"program": said[0], "libraries": said[1] if len(said) > 1 else ""}
+    return machine.environment(program=program("streambp-verify"))
 
 
 def holds(record):

@@ -20,17 +20,17 @@ constexpr size_t kNameColumn = 32;
 
 const std::vector<std::pair<const char*, std::set<std::string>>>& groups() {
   static const std::vector<std::pair<const char*, std::set<std::string>>> all{
-      {"Model",
-       {"--model", "--dtype", "--grad-dtype", "--head-dtype", "--freeze", "--lora-rank", "--lora-alpha",
-        "--lora-targets", "--lora-rslora", "--adapter", "--quantize", "--double-quant", "--reference",
-        "--release-reference", "--teacher"}},
+      {"Model", {"--model", "--dtype", "--grad-dtype", "--head-dtype", "--freeze"}},
+      {"Adapters",
+       {"--lora-rank", "--lora-alpha", "--lora-targets", "--lora-rslora", "--adapter", "--quantize",
+        "--double-quant"}},
       {"Data",
        {"--tokens", "--first-labels", "--documents", "--seq-len", "--batch", "--prompt", "--seed",
         "--micro-batches", "--divisor", "--text", "--data-seed"}},
-      {"Objective", {"--objective", "--set"}},
-      {"Method", {"--method"}},
+      {"Objective", {"--objective", "--set", "--reference", "--release-reference", "--teacher"}},
+      {"Method", {"--method", "--suggest"}},
       {"Memory",
-       {"--weights", "--memory-limit", "--budget", "--host-budget", "--trainer", "--optimizer",
+       {"--weights", "--memory-limit", "--budget", "--margin", "--host-budget", "--trainer", "--optimizer",
         "--optimizer-bits", "--master-weights", "--fuse-optimizer", "--learning-rate", "--galore-rank",
         "--galore-history"}},
       {"Optimizer",
@@ -55,6 +55,12 @@ const char* group_of(const std::string& flag) {
   return nullptr;
 }
 
+std::set<std::string> group_names() {
+  std::set<std::string> names;
+  for (const auto& [group, flags] : groups()) names.insert(group);
+  return names;
+}
+
 /// Columns of the terminal on stdout; 0 where it is none.
 size_t terminal_width() {
   winsize size{};
@@ -74,6 +80,14 @@ class HelpFormat : public CLI::Formatter {
       name.resize(kNameColumn, ' ');
     }
     return name + hanging(make_option_desc(option)) + "\n";
+  }
+
+  /// One empty line between groups, where CLI11 leaves two.
+  std::string make_group(std::string group, bool is_positional,
+                         std::vector<const CLI::Option*> options) const override {
+    const bool is_ours = group_names().contains(group);
+    const std::string text = CLI::Formatter::make_group(std::move(group), is_positional, std::move(options));
+    return is_ours ? text.substr(1) : text;
   }
 
   std::string make_description(const CLI::App* app) const override {
@@ -130,9 +144,9 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
   return out;
 }
 
-bool asks_for_objectives(int argc, const char* const* argv) {
+bool asks_for(std::string_view topic, int argc, const char* const* argv) {
   const std::vector<std::string_view> words(argv, argv + argc);
-  return words.size() > 2 && words.back() == "objectives" &&
+  return words.size() > 2 && words.back() == topic &&
          (words[words.size() - 2] == "--help" || words[words.size() - 2] == "-h");
 }
 

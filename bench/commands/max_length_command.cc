@@ -289,7 +289,7 @@ void add_max_length_command(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "max-length",
       "The longest sequence that fits a memory budget, predicted without a GPU; lists are comma-separated");
-  command->footer(describe_methods() + "\n" + plan::describe_cards() + "\n" + kMaxLengthExamples);
+  command->footer(plan::describe_cards() + "\n" + kMaxLengthExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-8b", "model"});
   command
       ->add_option("--budget", typed->budget,

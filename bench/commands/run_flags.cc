@@ -97,7 +97,8 @@ RunFlags::RunFlags(CLI::App& command, const Defaults& defaults)
       ->join(',');
   text("--method", methods_,
        fmt::format(
-           "Methods: {}; all of them; auto: the cheapest configuration that fits a budget, dry-run first",
+           "Methods: {} (--help methods); all of them; auto: the cheapest configuration that fits a budget, "
+           "dry-run first",
            fmt::join(method_names(), ", ")));
   text("--batch", batches_, "Sequences in a batch");
   add_settings();

@@ -136,7 +136,7 @@ void add_sweep_command(CLI::App& app, Action& action, int argc, const char* cons
   options.arguments.assign(argv, argv + argc);
   CLI::App* const command =
       app.add_subcommand("sweep", "Memory and time of methods x lengths x chunks; lists are comma-separated");
-  command->footer(describe_methods() + "\n" + describe_limits() + "\n" + kSweepExamples);
+  command->footer(describe_limits() + "\n" + kSweepExamples);
   const auto flags = std::make_shared<RunFlags>(*command, RunFlags::Defaults{"qwen3-cpu", "float32"});
   const auto text = [&](const char* flag, std::string& value, const std::string& help) {
     return command->add_option(flag, value, help)->capture_default_str();

@@ -185,7 +185,17 @@ std::string meaning_of_length(const std::vector<std::string>& objectives) {
   return fmt::format("seq_len: tokens of {}\n", fmt::join(texts, "; of "));
 }
 
-std::string weights_and_gradients(const plan::ModelSetup& setup) {
+/// " (the layers' matrices in nf4, experts not, and one layer's dequantised)"; "" of what is not quantised.
+std::string packed_matrices(const std::optional<Quantization>& quantization, bool has_experts) {
+  if (!quantization) return "";
+  const char* const doubly = quantization->double_quant ? ", double quantised" : "";
+  const char* const experts = quantization->experts ? ", experts too" : ", experts not";
+  return fmt::format(" (the layers' matrices in {}{}{}, and one layer's dequantised)",
+                     quant_type_name(quantization->type), doubly, has_experts ? experts : "");
+}
+
+std::string weights_and_gradients(const Bench& bench) {
+  const plan::ModelSetup& setup = bench.options.setup;
   std::string weights = dtype_name(setup.dtype);
   if (setup.head_dtype) weights += fmt::format(" (lm_head's in {})", dtype_name(*setup.head_dtype));
   const std::string gradients = dtype_name(setup.gradient_dtype);
@@ -196,11 +206,7 @@ std::string weights_and_gradients(const plan::ModelSetup& setup) {
                        alive, gradients);
   if (setup.dtype == setup.gradient_dtype && trained.empty())
     return fmt::format("weights and gradients{} in {}", alive, weights);
-  const std::string packed = setup.quantization
-                                 ? fmt::format(" (the layers' matrices in {}{}, and one layer's dequantised)",
-                                               quantization_name(*setup.quantization),
-                                               setup.quantization->double_quant ? ", double quantised" : "")
-                                 : "";
+  const std::string packed = packed_matrices(setup.quantization, bench.config.mixture.num_experts > 0);
   return fmt::format("weights in {}{}, gradients{}{} in {}", weights, packed, trained, alive, gradients);
 }
 
@@ -264,7 +270,7 @@ bool uses_reference(const std::string& objective, const std::map<std::string, st
 
 Counted what_is_counted(const Bench& bench, const plan::Models& models, bool default_reference) {
   const plan::ModelSetup& setup = bench.options.setup;
-  Counted result{bench.options.objectives, {weights_and_gradients(setup)}, {}};
+  Counted result{bench.options.objectives, {weights_and_gradients(bench)}, {}};
   count_optimizer(setup, models, result);
   count_reference(bench, default_reference, result);
   if (!setup.teacher.empty()) result.counted.push_back("the weights of the teacher " + setup.teacher);

@@ -1,6 +1,7 @@
 // The charts of a report, and its table of all cells.
 #include <algorithm>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <limits>
 #include <map>
 #include <set>
@@ -134,9 +135,13 @@ Chart purpose_chart(const ReportGroup& group, const std::vector<NamedCell>& cell
 void add_crossover(const ReportGroup& group, const ReportSeries& series, ReportTable& table) {
   std::vector<RelativeCost> memory, time;
   std::optional<double> last_time;
+  std::vector<std::string> bases;
   for (const ReportCell* cell : series.cells) {
     const ReportCell* const base = group.base_of(*cell);
-    if (base == nullptr || !cell->good()) continue;
+    if (base == nullptr || base == cell || !cell->good()) continue;
+    if (const std::string label = group.label_of(*base);
+        std::find(bases.begin(), bases.end(), label) == bases.end())
+      bases.push_back(label);
     const auto length = static_cast<double>(cell->seq_len);
     if (const auto ratio = ratio_to(cell->memory, base->memory)) memory.push_back({length, *ratio});
     if (const auto ratio = ratio_to(cell->seconds_median, base->seconds_median)) {
@@ -153,8 +158,8 @@ void add_crossover(const ReportGroup& group, const ReportSeries& series, ReportT
   };
   table.rows.push_back(
       {"",
-       {group.title, series.label, group.base->label, text(memory), Entry::number(ratio_text(last_memory)),
-        text(time), Entry::number(ratio_text(last_time)),
+       {group.title, series.label, fmt::format("{}", fmt::join(bases, "; ")), text(memory),
+        Entry::number(ratio_text(last_memory)), text(time), Entry::number(ratio_text(last_time)),
         Entry::number(length_text(memory.empty() ? time.back().length : memory.back().length))}});
 }
 
@@ -250,9 +255,7 @@ ReportSection crossover_section(const std::vector<ReportGroup>& groups) {
       {},
       false};
   for (const ReportGroup& group : groups) {
-    for (const ReportSeries& series : group.series) {
-      if (&series != group.base) add_crossover(group, series, table);
-    }
+    for (const ReportSeries& series : group.series) add_crossover(group, series, table);
   }
   if (table.rows.empty())
     section.blocks.push_back("No method is recorded next to checkpoint or standard.");

@@ -122,20 +122,35 @@ std::string plain_title(const ReportCell& cell) {
   return title;
 }
 
+/// The commit whose sources measured a cell; "" where that is not known, or they were modified.
+std::string commit_of(const ReportCell& cell) {
+  const json environment = cell.records.back()->record.value("environment", json::object());
+  if (!environment.is_object() || environment.value("modified", json(false)) == json(true)) return "";
+  return text_of(environment, "commit");
+}
+
 }  // namespace
 
 const ReportCell* ReportGroup::base_of(const ReportCell& cell) const {
   if (base == nullptr) return nullptr;
+  const std::string commit = commit_of(cell), label = base->cells.front()->label;
   const ReportCell* found = nullptr;
   for (const ReportSeries& one : series) {
     for (const ReportCell* other : one.cells) {
-      if (other->label != base->cells.front()->label || other->seq_len != cell.seq_len || !other->good())
-        continue;
+      if (other->label != label || other->seq_len != cell.seq_len || !other->good()) continue;
       if (other->records.back()->file == cell.records.back()->file) return other;
-      if (&one == base) found = other;
+      if (commit.empty() || commit_of(*other) != commit) continue;
+      if (found == nullptr || &one == base) found = other;
     }
   }
   return found;
+}
+
+std::string ReportGroup::label_of(const ReportCell& cell) const {
+  for (const ReportSeries& one : series) {
+    if (std::find(one.cells.begin(), one.cells.end(), &cell) != one.cells.end()) return one.label;
+  }
+  return cell.label;
 }
 
 size_t ReportGroup::cell_count() const {

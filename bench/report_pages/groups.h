@@ -24,8 +24,10 @@ struct ReportGroup {
   const ReportSeries* base = nullptr;  // checkpoint, else hf-checkpoint, standard or hf-standard; null: none
 
   /// The good cell with the base's label and the length of `cell`: of the same file, where that has one, else
-  /// of `base`; null where there is none.
+  /// of another file of the same commit (of `base`, where that is one); null where there is none.
   const ReportCell* base_of(const ReportCell& cell) const;
+  /// The label of the series that a cell is in.
+  std::string label_of(const ReportCell& cell) const;
   size_t cell_count() const;
 };
 

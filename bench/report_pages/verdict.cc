@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <limits>
+#include <map>
 
 #include "bench/report_pages/report_sections.h"
 #include "bench/report_pages/statistics.h"
@@ -17,20 +18,25 @@ struct Contest {
   const ReportCell* base = nullptr;
 };
 
-/// At the longest length at which the base and another method are both there.
+/// At the longest length at which a base and a cell that is divided by it are both there.
 Contest contest_of(const ReportGroup& group, bool timed) {
-  Contest best;
-  if (group.base == nullptr) return best;
-  for (const ReportCell* base : group.base->cells) {
-    if (!base->good() || (timed && !base->seconds_median)) continue;
-    Contest one{&group, {}, base};
-    for (const ReportSeries& series : group.series) {
-      for (const ReportCell* cell : series.cells) {
-        if (cell->seq_len == base->seq_len && cell->good() && (!timed || cell->seconds_median))
-          one.cells.push_back(cell);
-      }
+  std::map<const ReportCell*, Contest> contests;  // by base
+  for (const ReportSeries& series : group.series) {
+    for (const ReportCell* cell : series.cells) {
+      const ReportCell* const base = group.base_of(*cell);
+      if (base == nullptr || !cell->good() || (timed && !(cell->seconds_median && base->seconds_median)))
+        continue;
+      Contest& contest = contests.try_emplace(base, Contest{&group, {}, base}).first->second;
+      contest.cells.push_back(cell);
     }
-    if (one.cells.size() > 1) best = one;  // lengths ascend
+  }
+  Contest best;
+  for (const ReportSeries& series : group.series) {
+    for (const ReportCell* base : series.cells) {
+      const auto found = contests.find(base);
+      if (found == contests.end() || found->second.cells.size() < 2) continue;
+      if (best.base == nullptr || base->seq_len > best.base->seq_len) best = found->second;
+    }
   }
   return best;
 }

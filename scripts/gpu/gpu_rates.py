@@ -3,6 +3,7 @@
 import copy
 import statistics
 
+FITTED_MODEL = "qwen3-8b"  # whose measured passes the rates of bench/roofline.json were fitted to
 BACKWARD = 0.56 / 0.69  # cuDNN's backward pass by its forward pass, each alone (bench/roofline.json)
 
 
@@ -23,10 +24,20 @@ def fitted(cells, gpu):
     return other
 
 
+def is_fitted(cell):
+    """Whether the rates of bench/roofline.json were fitted to this very pass."""
+    return bool(cell.seconds("measured") and cell.predicted_seconds and cell.record["model"] == FITTED_MODEL and not cell.setting("deterministic")
+                and not cell.record["work"]["host_bytes"])
+
+
+def off_by(errors):
+    return f"{max(errors, key=abs):+.1%} at worst, {statistics.median(map(abs, errors)):.1%} in the median"
+
+
 def samples_lines(cells, gpu, configuration):
-    """The rates of bench/roofline.json were fitted to these very passes: what they say of passes that the rates have not seen."""
-    known = [cell for cell in cells if cell.seconds("measured") and cell.predicted_seconds and cell.record["model"] == "qwen3-8b" and not cell.setting("deterministic")
-             and not cell.record["work"]["host_bytes"]]
+    """What the rates of bench/roofline.json say of the passes that they were fitted to, of the same by a fit that left them out, and of passes that no fit saw."""
+    known = [cell for cell in cells if is_fitted(cell)]
+    unseen = [cell for cell in cells if cell.seconds("measured") and cell.predicted_seconds and not is_fitted(cell)]
     lengths = sorted({cell.record["seq_len"] for cell in known})
     if len(lengths) < 3:
         return []
@@ -34,14 +45,19 @@ def samples_lines(cells, gpu, configuration):
     for length in lengths:
         others = fitted([cell for cell in known if cell.record["seq_len"] != length], gpu)
         for cell in (cell for cell in known if cell.record["seq_len"] == length):
-            unseen = others.seconds(cell.record["work"], False)
+            left_out = others.seconds(cell.record["work"], False)
             inside.append(cell.predicted_seconds / cell.measured_seconds - 1)
-            outside.append(unseen / cell.measured_seconds - 1)
-            rows.append(f"| {length:,} | {configuration(cell.record)} | {cell.measured_seconds:.3f} | {cell.predicted_seconds:.3f} | {inside[-1]:+.1%} | {unseen:.3f} | "
-                        f"{outside[-1]:+.1%} |")
+            outside.append(left_out / cell.measured_seconds - 1)
+            rows.append(f"| {cell.record['model']} | {length:,} | {configuration(cell.record)} | {cell.measured_seconds:.3f} | {cell.predicted_seconds:.3f} | "
+                        f"{inside[-1]:+.1%} | {left_out:.3f} | {outside[-1]:+.1%} |")
+    never = [cell.predicted_seconds / cell.measured_seconds - 1 for cell in unseen]
+    rows += [f"| {cell.record['model']} | {cell.record['seq_len']:,} | {configuration(cell.record)} | {cell.measured_seconds:.3f} | - | - | "
+             f"{cell.predicted_seconds:.3f} | {error:+.1%} |" for cell, error in zip(unseen, never)]
+    models = ", ".join(dict.fromkeys(cell.record["model"] for cell in unseen))
     return ["", "## Seconds in and out of sample", "",
-            f"The rates of bench/roofline.json were fitted to measured passes of qwen3-8b, these {len(known)} among them: beside them \"predicted\" says how well the "
-            "model describes what it was fitted to. Out of sample, the rates of products and attention are fitted to the passes of all other lengths. "
-            f"The worst is {max(map(abs, inside)):.1%} off in sample and {max(map(abs, outside)):.1%} out of it, the median {statistics.median(map(abs, inside)):.1%} "
-            f"and {statistics.median(map(abs, outside)):.1%}. Seconds of cells that were not measured are out of sample everywhere on this page.", "",
-            "| tokens | method | measured s | in sample s | off by | out of sample s | off by |", "|---:|---|---:|---:|---:|---:|---:|", *rows]
+            f"The rates of bench/roofline.json were fitted to measured passes of {FITTED_MODEL}. How far predicted seconds are from measured ones:", "",
+            f"- in sample, the {len(known)} passes of that fit: {off_by(inside)};",
+            f"- out of sample, the same passes by rates that are fitted to all other lengths: {off_by(outside)};",
+            f"- out of sample, {len(unseen)} passes that no fit saw ({models}): {off_by(never)}." if unseen else "- no pass that no fit saw was measured.", "",
+            "Seconds of cells that were not measured are out of sample everywhere on this page.", "",
+            "| model | tokens | method | measured s | in sample s | off by | out of sample s | off by |", "|---|---:|---|---:|---:|---:|---:|---:|", *rows]

@@ -16,13 +16,15 @@ import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # scripts/
 from files import Parser, parse_record
-from gpu_rates import samples_lines
+from gpu_rates import FITTED_MODEL, samples_lines
 from printable import printable_values
 
 ROOFLINE = pathlib.Path(__file__).resolve().parents[2] / "bench" / "roofline.json"
 
 # Of a record's settings, what says nothing of the memory that a pass takes.
 UNRELATED_SETTINGS = {"threads", "repeats", "seed", "memory_limit", "content"}
+
+IN_SAMPLE = f"in sample: measured {FITTED_MODEL}"  # of predicted seconds
 
 KINDS = ("products", "attention_forward", "attention_backward")
 
@@ -156,8 +158,9 @@ def shown(value, form):
 
 def cells_table(cells):
     print("\n## Cells, predicted and measured\n")
-    print("Seconds of one pass, and the share of them that the roofline is; memory allocated at the peak, of a cap where one is set.\n")
-    print("| part | model | objective | tokens | method | predicted s | of roofline | measured s | spread | of roofline | tokens/s | "
+    print("Seconds of one pass, and the share of them that the roofline is; memory allocated at the peak, of a cap where one is set. Predicted memory is a dry run's, "
+          "fitted to nothing.\n")
+    print(f"| part | model | objective | tokens | method | predicted s ({IN_SAMPLE}) | of roofline | measured s | spread | of roofline | tokens/s | "
           "of peak FLOP/s | predicted GiB | measured GiB | difference | reserved GiB | status |")
     print("|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|")
     for cell in cells:
@@ -202,7 +205,7 @@ def ratios_table(cells):
     if not rows:
         return
     print("\n## StreamBP's time against the faster checkpointing\n")
-    print("| part | model | objective | tokens | method | predicted x checkpoint | measured x checkpoint |")
+    print(f"| part | model | objective | tokens | method | predicted x checkpoint ({IN_SAMPLE}) | measured x checkpoint |")
     print("|---|---|---|---:|---|---:|---:|")
     for cell, predicted, measured in rows:
         print(f"| {cell.part} | {cell.record['model']} | {cell.record['objective']} | {cell.record['tokens']:,} | "
@@ -258,7 +261,7 @@ def targets(cells, which):
 def targets_table(cells):
     print("\n## Must reach\n")
     print("Qwen3-8B in bfloat16 on one H200.\n")
-    print("| what | target | predicted | measured | reached |")
+    print("| what | target | predicted (seconds: in sample where measured) | measured | reached |")
     print("|---|---|---:|---:|---|")
     for predicted, measured in zip(targets(cells, "predicted"), targets(cells, "measured")):
         reached = {None: "-", True: "yes", False: "no"}[measured[3]]

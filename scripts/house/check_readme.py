@@ -6,7 +6,7 @@
 
 1. Every block marked `sh` in these two runs without an error, all in one shell and one folder. Long sweeps are shortened.
 2. The longest sequences that their tables state are those that the commands print, and `compare` says what is quoted.
-3. Every relative link, and every path that names a file of a room in backquotes, leads to a file, in all pages.
+3. Every relative link, and every path that names a file of a room in backquotes, leads to a file, in all pages, and to a heading where it names one.
 4. Every script of scripts/ has --help, and prints the comment that it begins with.
 """
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = {"README.md": (3, 5), "bench/longest.md": (2, 6)}  # with at least so many blocks of commands, and longest sequences in tables
 SHORTER = {"--seq-len 1024,2048": "--seq-len 32,64", "--seq-len 1024": "--seq-len 64", "--steps 20": "--steps 2"}
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 ROOM_PATH = re.compile(r"`((?:\.\./)*(?:scripts|streambp|bench|verify|reference|results)/[\w./-]*\.(?:sh|py|cc|h|md|cu|cuh|jsonl|cmake))\b")
 
 
@@ -57,15 +57,36 @@ def check_figures(printed):
     return wrong + [f"README.md: '{quoted}' is not what its commands print"] * (quoted not in printed)
 
 
+def anchors(text):
+    """What GitHub calls the headings of a page: small letters, digits, - and _ of what is read, - for a space; the second of a name ends in -1."""
+    found, times = [], {}
+    for heading in re.findall(r"^#{1,6} +(.*?)(?: +#+)? *$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE):
+        read = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", read.lower()).replace(" ", "-")
+        found.append(f"{slug}-{times[slug]}" if slug in times else slug)
+        times[slug] = times.get(slug, 0) + 1
+    return found + re.findall(r"<a (?:name|id)=\"([^\"]+)\"", text)
+
+
+def complaint_of_link(page, text, target, anchor):
+    """Why a link of a page with this text leads nowhere, or None."""
+    if target.startswith(("http:", "https:")):
+        return None
+    path = page.parent / target if target else page
+    if not path.exists():
+        return f"link to {target}, which is not there"
+    if anchor and path.suffix == ".md" and anchor not in anchors(text if path == page else path.read_text()):
+        return f"link to {target}#{anchor}, where no heading is called that"
+    return None
+
+
 def check_paths():
     wrong = []
     listing = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, text=True, capture_output=True, check=True)
     for name in listing.stdout.split():
         page = ROOT / name
         text = page.read_text()
-        for target in LINK.findall(text):
-            if not target.startswith(("http:", "https:")) and not (page.parent / target).exists():
-                wrong.append(f"{name}: link to {target}, which is not there")
+        wrong += [f"{name}: {complaint}" for target, anchor in LINK.findall(text) if (complaint := complaint_of_link(page, text, target, anchor))]
         for target in ROOM_PATH.findall(text):
             if not (ROOT / target).exists() and not (page.parent / target).exists():
                 wrong.append(f"{name}: names {target}, which is not there")

@@ -3,6 +3,7 @@
 
     python3 scripts/pages/conformance.py                                       the lines of what this environment has: transformers, PEFT, TRL, torch
     PYTHONPATH=DIR python3 scripts/pages/conformance.py --only liger           Liger, which DIR has (pip install --no-deps --target DIR liger-kernel)
+    PYTHONPATH=DIR python3 scripts/pages/conformance.py --only unsloth         Unsloth's, likewise (pip install --no-deps --target DIR unsloth-zoo)
     STREAMBP_TORCH_VERSION=2.11.0 python3 scripts/pages/conformance.py --only torch     another torch's (scripts/python_environment.py makes the environment)
     python3 scripts/pages/conformance.py --records results/conformance/results.jsonl --page verify/ERRATA.md     no line: the page of what is on record
 
@@ -15,6 +16,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections import namedtuple
@@ -156,6 +158,34 @@ def liger_grpo(**settings):
     return loss
 
 
+def unsloth(torch, module):
+    """A module of unsloth_zoo without the patches for a GPU that importing all of it makes; its losses take torch's own operations, uncompiled."""
+    os.environ.update(UNSLOTH_ZOO_DISABLE_GPU_INIT="1", UNSLOTH_COMPILE_DISABLE="1")
+    importlib.import_module("torch._inductor.config")  # before its stand-ins for Triton
+    return importlib.import_module(f"unsloth_zoo.{module}")
+
+
+def unsloth_cross_entropy(torch, model, batch, **settings):
+    loss = unsloth(torch, "fused_losses.cross_entropy_loss").unsloth_fused_ce_loss
+    return loss(None, hidden_of(model, batch), model.lm_head.weight, None, batch["labels"], torch_compile=False, **settings)
+
+
+def unsloth_chunks(torch, model, batch):
+    return unsloth_cross_entropy(torch, model, batch, n_chunks=3)
+
+
+def unsloth_grpo(loss_type):
+    def loss(torch, model, batch):
+        code, mask = unsloth(torch, "rl_replacements"), batch["completion_mask"]
+        count = mask.shape[1]
+        hidden, tokens = hidden_of(model, batch)[:, -count - 1 : -1], batch["input_ids"][:, -count:]
+        logps = code.chunked_hidden_states_selective_log_softmax(hidden, model.lm_head.weight, tokens, chunks=3)
+        return code.grpo_compute_loss(None, logps, batch["old_per_token_logps"], None, tokens, mask, 0.0, batch["advantages"], loss_type=loss_type,
+                                      epsilon_high=0.28, num_items_in_batch=batch.get("num_items_in_batch"))[0]
+
+    return loss
+
+
 # project: whose code it is; what it does; where; a golden case; flags of compare; the loss; the verdict expected
 Line = namedtuple("Line", "project what where case flags loss expected", defaults=("exact",))
 PROMPTS = "qwen3-sft-b3_right_promptmask"
@@ -188,26 +218,34 @@ LINES = [
          chunk_counts, "wrong"),
     Line("transformers before 4.46 (transformers#34191)", "mean of the micro-batches' own means, whatever number of labels each has",
          "gradient accumulation over uneven rows", PROMPTS, "", mean_of_means, "wrong"),
+    Line("unsloth", "head and cross entropy in one call", "`unsloth_fused_ce_loss`", PROMPTS, "", unsloth_cross_entropy),
+    Line("unsloth", "the same in three chunks", "`unsloth_fused_ce_loss(n_chunks=3)`", PROMPTS, "", unsloth_chunks),
+    *(Line("unsloth", f"GRPO, {kind}", "`grpo_compute_loss`, log-probabilities by `chunked_hidden_states_selective_log_softmax`", f"qwen3-grpo-{kind}",
+           f"--objective grpo --set loss_type={kind},epsilon_high=0.28", unsloth_grpo(kind)) for kind in ("grpo", "bnpo")),
 ]
 # The distribution, and what has to be there; other projects' mistakes are made with the first one's.
 PACKAGES = {"transformers": ("transformers", None), "peft": ("peft", None), "trl": ("trl", None), "torch": ("torch", "linear_cross_entropy"),
-            "liger": ("liger-kernel", None)}
-IMPORTED = {"liger": "liger_kernel"}
+            "liger": ("liger-kernel", None), "unsloth": ("unsloth-zoo", None)}
+IMPORTED = {"liger": "liger_kernel", "unsloth": "unsloth_zoo"}
 PAGE = """\
 # What published code computes
 
 Losses of other projects through the golden batches, called as their users call them, and mistakes that stand in published code, made again in a few
 lines: gradients of a small Qwen3 in float32, judged by `streambp-verify compare`. Stated of the named versions alone. Layers and attention are
-transformers' own; Triton and CUDA kernels are not at issue, which is why Liger's losses in Triton, Unsloth and surogate are not here. TRL's other losses and
-trainers: [golden cases](goldens/README.md), [live models](../results/live-models/live-models.md). Made by `scripts/pages/conformance.py`, whose `--help` says
+transformers' own; of Liger and Unsloth the losses that take torch's operations are called: kernels in Triton and CUDA need a GPU. surogate is not here: it has no loss in
+torch and is not on PyPI; its `surogate/grpo/loss.py` gives gradients of log-probabilities in NumPy, of an objective of its own (a mask by differences of probabilities, a
+squared KL term), to an engine in CUDA. TRL's other losses and trainers: [golden cases](goldens/README.md), [live models](../results/live-models/live-models.md). Made by `scripts/pages/conformance.py`, whose `--help` says
 in which environments; [records](../results/conformance/results.jsonl).
 
 | project | what it computes | where | verdict | factor | worst parameter off by |
 |---|---|---|---|---:|---:|
 {rows}
 
-One line again, with the gradients in `out/conformance`: `streambp-verify compare --model verify/goldens/models/qwen3 --tokens
-verify/goldens/cases/CASE/tensors.safetensors --gradients out/conformance/N.safetensors FLAGS`, as its record has them.
+Each row again, with the gradients that the script has left in `out/conformance`:
+
+```sh
+{commands}
+```
 
 Not a mistake of the loss, but of its arithmetic: in float32 the losses of transformers, torch and TRL lose the gradients of tokens that a model is sure of, where the
 target leads by 12 nats and more ([measured](../results/confident-tokens/confident-tokens.md)).
@@ -233,6 +271,12 @@ def version_of(line):
         return line.project
     package = PACKAGES[line.project][0]
     return f"{IMPORTED.get(line.project, line.project)} {importlib.metadata.version(package)}"
+
+
+def versions_of(line):
+    """The version of the line's own distribution, as a record's environment has it; other projects' mistakes have none."""
+    package = PACKAGES.get(line.project, (None,))[0]
+    return {package: importlib.metadata.version(package)} if package else {}
 
 
 def gradients_of(line, torch, transformers, read):
@@ -266,15 +310,16 @@ def judge(line, gradients):
 def page(records):
     """A row for each line and verdict, with the versions that have it."""
     rows = {}
-    for line in LINES:
+    for line in sorted(LINES, key=lambda one: one.expected != "exact"):  # mistakes last
         for record in sorted((one for one in records if (one["project"], one["what"]) == (line.project, line.what)), key=lambda one: one["version"]):
             rows.setdefault((line.project, line.what, line.where, record["verdict"]), []).append(record)
-    lines = []
+    lines, commands = [], []
     for (_, what, where, verdict), same in rows.items():
         versions = ", ".join([same[0]["version"], *(one["version"].split()[-1] for one in same[1:])])
         factor = f"{same[-1]['factor']:.6f}" if verdict == "scaled" else ""
         lines.append(f"| {versions} | {what} | {where} | `{verdict}` | {factor} | {max(one['worst_error'] for one in same):.1e} |")
-    return PAGE.format(rows="\n".join(lines))
+        commands += [f"# {same[-1]['version']}: {what}", " ".join(same[-1]["command"])]
+    return PAGE.format(rows="\n".join(lines), commands="\n".join(commands))
 
 
 def main():
@@ -309,7 +354,7 @@ def main():
         save_file({name: tensor.contiguous() for name, tensor in gradients.items()}, file)
         version = version_of(line)
         result = {"project": line.project, "version": version, "what": line.what, "where": line.where, "case": line.case, "expected": line.expected,
-                  **judge(line, file), "environment": made}
+                  **judge(line, file), "environment": made | versions_of(line)}
         known = [one for one in known if (one["version"], one["what"], one["where"]) != (version, line.what, line.where)] + [result]
         good = good and result["verdict"] == line.expected
         print(f"{version}, {line.what}: {result['verdict']}, expected {line.expected}, {result['worst_error']:.1e}", flush=True)

@@ -87,7 +87,7 @@ def read_records(folder):
 
 def add(folder, version, built, tested):
     record = {"torch": version, **test_counts(sorted(folder.glob(f"{version}*.xml"))), "build_seconds": built, "test_seconds": tested,
-              "environment": machine.environment(), "differences": {}}
+              "environment": machine.environment() | {"torch": version}, "differences": {}}
     known = [one["torch"] for one in read_records(folder)]
     first = known[0] if known else version
     of_first = passes_of(folder, first)

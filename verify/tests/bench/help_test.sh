@@ -53,14 +53,18 @@ sweep = whole_text("sweep")
 found = re.findall(r"^(\w+):$", sweep.split("Examples:")[0], re.MULTILINE)
 for group in ("Model", "Data", "Objective", "Method", "Memory", "Run", "Output"):
     assert group in found, (group, found)
-assert "sppo_hard" not in sweep and sweep.count("\n") < 140, sweep.count("\n")
-objectives = subprocess.run([program, "max-length", "--help", "objectives"], capture_output=True, text=True, check=True).stdout
-assert objectives.startswith("Objectives and their options (--set):\n  sft: ") and "sppo_hard" in objectives, objectives[:80]
+for command in ("sweep", "max-length", "train"):
+    text = whole_text(command)
+    assert "sppo_hard" not in text and "arXiv" not in text and "\n\n\n" not in text and text.count("\n") < 115, (command, text.count("\n"))
+def topic(name):
+    return subprocess.run([program, "max-length", "--help", name], capture_output=True, text=True, check=True).stdout
+assert topic("objectives").startswith("Objectives and their options (--set):\n  sft: ") and "sppo_hard" in topic("objectives"), topic("objectives")[:80]
+assert topic("methods").startswith("Methods (--method) and the settings that they take:\n  standard: ") and "chunk-major: " in topic("methods"), topic("methods")[:80]
 at = {group: sweep.index(f"\n{group}:\n") for group in found if f"\n{group}:\n" in sweep}
 def group_of(flag):
     line = re.search(rf"^  {flag}\b", sweep, re.MULTILINE).start()
     return max((start, group) for group, start in at.items() if start < line)[1]
-for flag, group in (("--model", "Model"), ("--seq-len", "Data"), ("--set", "Objective"), ("--chunk", "Method"), ("--keep-attention", "Method"), ("--budget", "Memory"), ("--out", "Output")):
+for flag, group in (("--model", "Model"), ("--seq-len", "Data"), ("--set", "Objective"), ("--teacher", "Objective"), ("--lora-rank", "Adapters"), ("--chunk", "Method"), ("--keep-attention", "Method"), ("--budget", "Memory"), ("--out", "Output")):
     assert group_of(flag) == group, (flag, group_of(flag))
 PYTHON
 # Every example is a command line that the program takes.

@@ -226,11 +226,15 @@ check "it goes further" 'records[0]["seq_len"] > 1.2 * json.loads(open("wide").r
 check "it is a setting" 'records[0]["settings"]["quantize"] == "nf4" and records[0]["settings"]["double_quant"] and "quantize" not in json.loads(open("wide").read())["settings"]' stdout
 # 155.6 million numbers outside of the layers in 16 bits, 440.5 million in 4.127 bits and at most 1/28 of them in 16, adapters.
 check "its bytes" '0.98 * (2 * 155.6e6 + 4.127 / 8 * 440.5e6) < records[0]["breakdown"]["weights"] < 1.1 * (2 * 155.6e6 + (4.127 / 8 + 2 / 28) * 440.5e6)' stdout
-check "it is said" '"nf4, double quantised" in records[0]["counted"][0]' stdout
+check "it is said" '"in nf4, double quantised, and one" in records[0]["counted"][0]' stdout
 cp stdout packed
 run "standard back-propagation keeps the bits too" 0 "${qlora[@]/streambp/standard}" --quantize nf4 --double-quant
 check "as bitsandbytes dequantises a matrix again in the backward pass" \
   'records[0]["method"] == "standard" and records[0]["breakdown"]["weights"] <= json.loads(open("packed").read())["breakdown"]["weights"]' stdout
+for experts in ":not" "-experts:too"; do
+  run "a mixture in 4 bits" 0 max-length --device meta --model qwen3-moe-tiny --dtype bfloat16 --budget 4MB --method streambp --lora-rank 2 --quantize "nf4${experts%:*}"
+  grep -q "(the layers' matrices in nf4, experts ${experts#*:}, and one layer's dequantised)" stdout || fail "whether its experts are"
+done
 longest "training a base in 4 bits" 2 --budget 4MB --quantize nf4
 grep -q -e '--lora-rank' stderr || fail "stderr does not say what to do"
 longest "4 bits in the host's memory" 2 --budget 4MB --quantize nf4 --lora-rank 2 --weights host

@@ -91,6 +91,26 @@ rows = [row for row in rows if len(row) == 8]
 ratios = {row[1]: row[4] for row in rows}
 assert ratios["streambp, grid"] == ratios["streambp, half"] and float(ratios["checkpoint, half"] if "checkpoint, half" in ratios else 1) == 1, ratios
 PYTHON
+# A folder without a checkpoint is relative to that of another folder of the same commit alone.
+/usr/bin/python3 - <<'PYTHON'
+import json, os
+for folder, commit, modified, methods in (("base", "a", False, None), ("same", "a", False, ["streambp"]), ("later", "b", False, ["streambp"]), ("changed", "a", True, ["streambp"])):
+    os.mkdir(folder)
+    with open(f"{folder}/results.jsonl", "w") as file:
+        for record in map(json.loads, open("grid/results.jsonl")):
+            if not methods or record["method"] in methods:
+                file.write(json.dumps({**record, "environment": {**record["environment"], "commit": commit, "modified": modified}}) + "\n")
+PYTHON
+for folder in same later changed; do
+  run "of another folder: $folder" 0 report base half "$folder"
+  grep '^| qwen3-tiny.* | checkpoint' stdout | grep " | streambp, $folder |" >rows
+  if [ "$folder" = same ]; then
+    grep -q ' | checkpoint, base |' rows || fail 'it is relative to the checkpoint of its commit'
+  else
+    [ ! -s rows ] || fail 'it is relative to the checkpoint of another commit'
+  fi
+  grep -q ' | streambp, half | checkpoint, half |' stdout || fail 'a base is called by another name'
+done
 run 'a time that is noise' 0 report noisy
 grep -q '^| qwen3-tiny.* | streambp | checkpoint | [^|]* | [0-9.]* | at none | ' stdout || fail 'noise as a crossing'
 run 'Markdown on stdout' 0 report grid
