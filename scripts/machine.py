@@ -25,6 +25,15 @@ def machine_name():
     return "an unnamed processor"
 
 
+def driver_version():
+    """Of the GPU's driver, as the kernel's module says it; "unknown" without one."""
+    try:
+        first = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        return "unknown"
+    return next(iter(re.findall(r"(?<=\s)\d+(?:\.\d+)+(?=\s)", first)), "unknown")
+
+
 def git(*words, code=False):
     """What git prints of the checkout, or "" without one; code: its exit code instead."""
     try:
@@ -77,7 +86,7 @@ def environment(*packages, gpu=None, program=None):
     return {
         **({"program": said[0], "libraries": " ".join(said[1:])} if said else {}),
         "argv": command_line(), "commit": git("rev-parse", "HEAD") or None, "modified": bool(git("status", "--porcelain", "--", *SOURCES)), "cpu": machine_name(),
-        "cores": len(os.sched_getaffinity(0)), "gpu": gpu, "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "cores": len(os.sched_getaffinity(0)), "gpu": gpu, **({"gpu_driver": driver_version()} if gpu else {}), "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages},
     }
 
@@ -88,7 +97,7 @@ def made_by(records):
     for record in records:
         made = record["environment"]
         versions = ", ".join(version if name == "libraries" else f"{name} {version}" for name, version in made.items()
-                             if name not in ("argv", "commit", "modified", "program", "cpu", "cores", "gpu", "date", "python", "threads", "attention"))
+                             if name not in ("argv", "commit", "modified", "program", "cpu", "cores", "gpu", "gpu_driver", "date", "python", "threads", "attention"))
         commit = f"commit {(made['commit'] or 'unknown')[:12]}" + (", sources modified" if made["modified"] else "")
         lines[f"{made['gpu'] or made['cpu']}, {made['cores']} cores, {commit}{'; ' if versions else ''}{versions}."] = None
     return list(lines)

@@ -79,10 +79,10 @@ make paper-times-cpu OMP_NUM_THREADS=1 streambp-bench paper --table 1,2 --scale 
 make bytes-per-token 'streambp-bench bytes-per-token --out results/bytes-per-token && scripts/plot_bytes.py --folder results/bytes-per-token'
 make qlora scripts/pages/qlora.py
 make published-memory scripts/pages/published_memory.py
-# Liger is where `pip install --no-deps --target out/liger liger-kernel` has put it.
+# Liger and Unsloth are where `pip install --no-deps --target out/liger liger-kernel` and `--target out/unsloth unsloth-zoo` have put them.
 of_conformance='scripts/pages/conformance.py --records results/conformance/results.jsonl'
 make conformance "$of_conformance && STREAMBP_TRANSFORMERS_VERSION=5.24.0 $of_conformance && PYTHONPATH=out/liger $of_conformance --only liger &&
-  $of_conformance --page verify/ERRATA.md"
+  PYTHONPATH=out/unsloth $of_conformance --only unsloth && $of_conformance --page verify/ERRATA.md"
 make timeline 'streambp-bench sweep --model qwen3-8b --dtype bfloat16 --device meta --method streambp --seq-len 32768 --timeline out/qwen3-8b.csv --out results/timeline && scripts/plot.py --timeline out/qwen3-8b.csv --format png --out results/timeline'
 make paper 'streambp-bench paper --out results/paper --quiet && scripts/plot_paper.py --folder results/paper && scripts/pages/paper_claims.py'
 predicted='streambp-bench ranks --model qwen3-8b --dtype bfloat16 --device meta --optimizer adamw'

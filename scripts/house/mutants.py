@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from files import InputError, Parser, run, write_file
-from machine import environment, made_by
+from machine import bench_program, environment, made_by
 
 PROJECT = Path(__file__).resolve().parents[2]
 NAMED = PROJECT / "verify/tests/mutants/named.toml"
@@ -153,7 +153,7 @@ def main():
     folder = options.folder.resolve() / "source"
     build(folder, chosen, options.programs, options.venv, options.jobs)
     programs = reached_by(folder, options.programs)
-    made, records = environment(), []
+    made, records = environment(program=bench_program()), []
     for entry in chosen:
         records.append(outcome(folder, entry, programs) | {"environment": made})
         print(f"mutants: {len(records)}/{len(chosen)} {records[-1]['outcome']}: {entry['name']} {records[-1]['by']}", flush=True)

@@ -22,6 +22,7 @@ def main():
     line, = machine.made_by([{"environment": made}])
     assert line.endswith("; torch 2.15.0, fmt 12.2.1, g++ 12.2.0."), line
     assert "libraries" not in machine.environment() and "program" not in machine.environment()
+    assert machine.environment(gpu="a card")["gpu_driver"] == machine.driver_version() and "gpu_driver" not in machine.environment()
 
 
 main()
