@@ -19,6 +19,7 @@
 #include "verify/commands/command_flags.h"
 #include "verify/commands/commands.h"
 #include "verify/compare/compare.h"
+#include "verify/compare/gradient_files.h"
 #include "verify/compare/hints.h"
 #include "verify/compare/judge.h"
 #include "verify/compare/junit.h"
@@ -95,23 +96,6 @@ CompareOptions read_options(const CompareFlags& flags) {
   if (!flags.diagnose_chunks.empty())
     options.diagnose_chunks = parse_integers(flags.diagnose_chunks, "--diagnose-chunk", 1);
   return options;
-}
-
-Tensors read_gradients(const std::string& path) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  const auto& entries = file.entries();
-  const std::string prefix = "grad.";
-  const bool golden = entries.contains("in.input_ids");
-  Tensors gradients;
-  for (const auto& [name, entry] : entries) {
-    if (!golden) {
-      gradients.emplace(name, read_tensor(file, name));
-    } else if (name.starts_with(prefix)) {
-      gradients.emplace(name.substr(prefix.size()), read_tensor(file, name));
-    }
-  }
-  if (gradients.empty()) throw InputError("{}: no gradients in it", path);
-  return gradients;
 }
 
 /// Refuses what can't be judged before the model is opened, which may take minutes and all memory.
@@ -227,7 +211,9 @@ void add_compare_command(CLI::App& app, std::function<int()>& action) {
        "How position_ids tell documents of a row apart: sdpa, without an attention_mask, as transformers' "
        "sdpa, eager and flex attention; flash, in one row without padding, as its flash attention")
       ->capture_default_str();
-  text("--gradients", flags->gradients, "safetensors: gradients under Hugging Face names")->required();
+  text("--gradients", flags->gradients,
+       "safetensors: gradients under Hugging Face names; a file, a folder of shards, or their index.json")
+      ->required();
   text("--objective", flags->objective, fmt::format("One of {}", fmt::join(objective_names(), ", ")))
       ->capture_default_str();
   text(

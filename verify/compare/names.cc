@@ -11,6 +11,7 @@
 
 #include "streambp/model/files/stored_names.h"
 #include "streambp/model/files/strict_json.h"
+#include "verify/compare/fused_maps.h"
 
 namespace streambp::verify {
 namespace {
@@ -164,18 +165,55 @@ void settle_tied_head(const Tensors& truth, NamedGradients& named) {
   named.gradients.erase(kHead);
 }
 
+/// Puts maps of which the truth has one tensor together; `unknown`: their own names by their bare ones.
+size_t join_maps(const Tensors& truth, const std::map<std::string, std::string>& unknown,
+                 NamedGradients& named) {
+  size_t joined = 0;
+  for (const auto& [name, tensor] : truth) {
+    if (named.gradients.contains(name)) continue;
+    std::set<std::string> unused;
+    std::vector<std::string> own;
+    std::vector<at::Tensor> parts;
+    for (const std::string& map : maps_of(bare(name, unused))) {
+      auto found = unknown.find(map);
+      if (found == unknown.end() && map.starts_with("model.")) found = unknown.find(map.substr(6));
+      if (found == unknown.end()) break;
+      own.push_back(found->second);
+      parts.push_back(named.gradients.at(found->second));
+    }
+    const auto alike = [&](const at::Tensor& part) {
+      return part.dim() == tensor.dim() && part.sizes().slice(1) == tensor.sizes().slice(1) &&
+             part.scalar_type() == parts.front().scalar_type();
+    };
+    if (parts.empty() || parts.size() != maps_of(name).size() ||
+        !std::all_of(parts.begin(), parts.end(), alike))
+      continue;
+    const at::Tensor whole = at::cat(parts);
+    if (whole.sizes() != tensor.sizes()) continue;
+    for (const std::string& part : own) named.gradients.erase(part);
+    named.gradients.emplace(name, whole);
+    ++joined;
+  }
+  return joined;
+}
+
 }  // namespace
 
 NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* config) {
   const Names names(truth, config);
   NamedGradients named;
   std::set<std::string> taken;
-  size_t fused = 0;
+  size_t fused = 0, cut = 0;
+  std::map<std::string, std::string> unknown;
   const std::string prefix = prefix_of_all(gradients, names);
   if (!prefix.empty()) taken.insert(shown(prefix));
   const auto add = [&](const std::string& own, const std::string& name, const at::Tensor& gradient) {
     if (name.empty() || !named.gradients.emplace(name, gradient).second)
       named.gradients.emplace(own, gradient);
+  };
+  const auto rows_of = [&](const std::string& name) {
+    const std::string found = names.find(name);
+    return found.empty() ? 0 : truth.at(found).size(0);
   };
   for (auto& [own, gradient] : gradients) {
     if (truth.contains(own)) {
@@ -190,14 +228,25 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
       for (const auto& [expert, weight] : experts) add(expert, names.find(expert), weight);
     } else if (const std::string found = names.find(name); !found.empty() || name == kHead) {
       add(own, found.empty() ? name : found, gradient);
+    } else if (const auto parts = cut_rows(gradient, maps_of(name), rows_of); !parts.empty()) {
+      ++cut;
+      const std::vector<std::string> maps = maps_of(name);
+      for (size_t i = 0; i < maps.size(); ++i) add(own, names.find(maps[i]), parts[i]);
     } else {
       named.gradients.emplace(own, gradient);
+      unknown.emplace(name, own);
       continue;
     }
     taken.merge(of_this);
   }
   if (!taken.empty()) named.notes.push_back(fmt::format("taken out of names: {}", fmt::join(taken, ", ")));
   if (fused > 0) named.notes.push_back(fmt::format("{} tensors hold all experts of a layer: split", fused));
+  if (cut > 0)
+    named.notes.push_back(
+        fmt::format("{} tensors hold several maps' rows (qkv_proj, gate_up_proj): cut", cut));
+  if (const size_t joined = join_maps(truth, unknown, named); joined > 0)
+    named.notes.push_back(
+        fmt::format("{} tensors of several maps (qkv_proj, gate_up_proj) put together", joined));
   settle_tied_head(truth, named);
   return named;
 }

@@ -22,6 +22,8 @@ struct NamedGradients {
 /// - the value head as v_head.summary.weight (TRL) or score.weight (a model of sequence classification);
 /// - experts fused as transformers 5 holds them: mlp.experts.gate_up_proj [X, 2 F, D] and
 ///   mlp.experts.down_proj [X, D, F];
+/// - qkv_proj and gate_up_proj, as vLLM and Phi-3 hold them, where the model has q_proj, k_proj, v_proj,
+///   gate_proj and up_proj, or the reverse;
 /// - with `config`, what files of its family call parameters (model.final_layernorm,
 /// block_sparse_moe.experts.0.w1, ...);
 /// - the head of a model that ties it to its embedding: left out, given twice (bit-equal), or given alone.

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <set>
 #include <unistd.h>
 
 #include "streambp/error.h"
@@ -335,6 +336,9 @@ class Search {
                      [rounding](const Explanation& a, const Explanation& b) {
                        return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
                      });
+    std::set<std::string> said;  // that two searches have found
+    std::erase_if(diagnosis_.explanations,
+                  [&](const Explanation& e) { return !said.insert(e.sentence).second; });
     if (!parts_.empty() && truth_fit_.residual <= kTruthAllowance * noise_) {  // biases within the noise
       std::erase_if(diagnosis_.explanations, [](const Explanation& e) { return e.name == "truth"; });
     }

@@ -106,9 +106,10 @@ std::pair<std::string, std::string> words_for_roles(const Config& config, int64_
                               layer + 1, layer)};
   }
   if (has(Role::kRouter) && wrong(Role::kRouter)) {
-    return {"experts-input-gradient",
-            "the experts' own gradients are right, but what leaves them for their input and the router is "
-            "wrong (an all-reduce or a sum over experts is missing)"};
+    return {
+        "experts-input-gradient",
+        "the experts' own gradients are right, but what leaves them for their input and the router is "
+        "wrong (an all-reduce or a sum over experts is missing, or a loss of the routers' own is another)"};
   }
   if (wrong(Role::kBeforeMlp) || wrong(Role::kAfterAttention)) {
     return {

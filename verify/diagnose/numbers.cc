@@ -7,6 +7,7 @@
 #include <string>
 
 #include "streambp/error.h"
+#include "streambp/objective/objective.h"
 #include "verify/diagnose/wrong_engine/config_changes.h"
 
 namespace streambp::verify {
@@ -188,7 +189,18 @@ class NumberSearch {
                   "the step before or after",
                   found, number.text)
             : fmt::format("{} is {:.6g} where it should be {:.6g}", number.text, found, number.right);
+    if (number.name == "logits-scaling") say_temperature(found / number.right, explanation.sentence);
     found_.push_back(std::move(explanation));
+  }
+
+  /// What logits are divided by beside the model's own scaling is the objective's temperature, where it has
+  /// one.
+  void say_temperature(double times, std::string& sentence) const {
+    const ObjectiveKind& kind = objective_kind(subject_.objective);
+    const Options options = complete_options(kind, subject_.options, subject_.batch);
+    if (!options.has("temperature") || subject_.objective == "distill") return;
+    const double own = logit_temperature(kind, options);
+    sentence = fmt::format("temperature is {:.6g} instead of {:.6g}, or {}", own * times, own, sentence);
   }
 
   const WrongSubject& subject_;

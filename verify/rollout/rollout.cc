@@ -59,7 +59,7 @@ class Measuring {
       throw InputError("{}: no sampling_per_token_logps in it, which the engine that sampled reported",
                        options.tokens);
     if (!(bounds.least >= 0.0 && bounds.least < bounds.most))
-      throw InputError("ratios from {} to {}: expected 0 or more, and more than that", bounds.least,
+      throw InputError("--clip-min {}, --clip-max {}: expected 0 or more, and more than that", bounds.least,
                        bounds.most);
     if (scored_indices(batch_).size(0) == 0)
       throw InputError("{}: no token is scored: completion_mask is 0 everywhere", options.tokens);

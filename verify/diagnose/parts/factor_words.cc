@@ -25,7 +25,7 @@ void FactorWords::add(const Fit& fit, std::string& name, std::string& sentence) 
   name += (name.empty() ? "" : " + ") +
           (same.empty() ? fmt::format("times {:.6g}", fit.factor) : same.front()->name);
   sentence += (sentence.empty() ? "" : "; and ") +
-              (same.empty() ? fmt::format("all gradients have a factor of {:.9g}", fit.factor)
+              (same.empty() ? fmt::format("all gradients have a factor of {:.6g}", fit.factor)
                             : fmt::format("{}", fmt::join(or_else, ", or ")));
 }
 

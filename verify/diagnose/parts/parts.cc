@@ -249,6 +249,17 @@ class PartsSearch {
     return any;
   }
 
+  /// A loss that is maximised next to terms that nobody has asked for: of few rows the terms can stand for
+  /// any weights of the rows, which say more.
+  bool is_made_up(const Solution& solution) const {
+    if (solution.weights[0] > 0.0) return false;
+    for (size_t i = 0; i < terms_.size(); ++i) {
+      const double error = std::max(4.0 * solution.deviations[i + 1], 1e-6 * std::abs(solution.weights[0]));
+      if (!terms_[i].expected && std::abs(solution.weights[i + 1]) > error) return true;
+    }
+    return false;
+  }
+
   bool fits_by_terms() {
     if (terms_.empty()) return false;
     std::vector<at::Tensor> parts{truth_};
@@ -260,6 +271,7 @@ class PartsSearch {
       found(alone->name, alone->sentence, solution.residual, alone->factor);
       return true;
     }
+    if (is_made_up(solution)) return false;
     const auto [name, sentence] =
         words_of_terms(terms_, solution, 1, solution.weights[0], solution.deviations[0]);
     if (name.empty()) return false;

@@ -148,7 +148,15 @@ std::vector<Scaling> scalings(const WrongSubject& subject) {
                      scored / (scored - sum)});
     }
   }
+  const int64_t vocabulary = subject.model.config().vocab_size;
+  if (subject.objective == "distill")
+    all.push_back({"1/V",
+                   fmt::format("the loss is divided by the vocabulary = {} as well, a mean over its entries "
+                               "(kl_div's reduction \"mean\")",
+                               vocabulary),
+                   1.0 / static_cast<double>(vocabulary)});
   for (int k = 2; k <= 64; ++k) {
+    if (subject.objective == "distill" && k == vocabulary) continue;
     all.push_back({fmt::format("1/{}", k),
                    fmt::format("gradients are divided once more by {} accumulation steps or ranks", k),
                    1.0 / k});

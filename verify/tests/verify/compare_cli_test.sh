@@ -127,6 +127,35 @@ says '"verdict":"scaled"'
 rename "$tensors" "$folder/renamed.safetensors" 'grad.model.layers.0.' 'grad._orig_mod.model.layers.0._checkpoint_wrapped_module.'
 compare 'names of a wrapper' 0 "$folder/renamed.safetensors"
 says "note: taken out of names: _checkpoint_wrapped_module., _orig_mod."
+# Shards: their folder, or the index next to them.
+mkdir -p "$folder/shards" "$folder/empty"
+python3 - "$tensors" "$folder/shards" <<'PYTHON'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+(length,) = struct.unpack_from("<Q", data)
+header, body, map = json.loads(data[8 : 8 + length]), data[8 + length :], {}
+names = sorted(name for name in header if name.startswith("grad."))
+for part, own in (("a.safetensors", names[::2]), ("b.safetensors", names[1::2])):
+    shard, blobs, at = {}, b"", 0
+    for name in own:
+        begin, end = header[name]["data_offsets"]
+        shard[name[5:]] = {**header[name], "data_offsets": [at, at + end - begin]}
+        blobs += body[begin:end]
+        at += end - begin
+        map[name[5:]] = part
+    text = json.dumps(shard).encode()
+    open(f"{sys.argv[2]}/{part}", "wb").write(struct.pack("<Q", len(text)) + text + blobs)
+json.dump({"weight_map": map}, open(f"{sys.argv[2]}/model.safetensors.index.json", "w"))
+PYTHON
+compare 'a folder of shards' 0 "$folder/shards"
+compare 'an index of shards' 0 "$folder/shards/model.safetensors.index.json"
+compare 'one shard' 1 "$folder/shards/a.safetensors"
+says 'incomplete: '
+refuses 'an empty folder' 'a folder without safetensors files' compare --model "$model" --tokens "$tensors" --gradients "$folder/empty"
+cp "$folder/shards/a.safetensors" "$folder/shards/c.safetensors"
+refuses 'a gradient in two files' 'expected each gradient once, whole' compare --model "$model" --tokens "$tensors" --gradients "$folder/shards"
+echo '{"weight_map":{"x":"../a.safetensors"}}' >"$folder/shards/out.index.json"
+refuses 'a shard elsewhere' 'expected the name of a file next to it' compare --model "$model" --tokens "$tensors" --gradients "$folder/shards/out.index.json"
 edit "$tensors" "$folder/nan.safetensors" "values if name != '$parameter' else [math.nan] * len(values)"
 compare 'NaN' 1 "$folder/nan.safetensors" --tolerance 1e300
 says 'wrong: 1 of'

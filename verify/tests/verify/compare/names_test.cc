@@ -270,6 +270,37 @@ TEST(CompareNames, FusedExpertsAreSplit) {
             Verdict::kIncomplete);
 }
 
+/// Rows one below the other, as vLLM has them next to Hugging Face's Llama, and Unsloth's next to Phi-3.
+TEST(CompareNames, MapsInOneTensorAreCutAndPutTogether) {
+  const std::string attention = "model.layers.0.self_attn.", mlp = "model.layers.0.mlp.";
+  const at::Tensor qkv = random_tensor({14, 6}, 7), bias = random_tensor({14}, 8),
+                   gate_up = random_tensor({10, 6}, 9);
+  const Tensors fused{{attention + "qkv_proj.weight", qkv},
+                      {attention + "qkv_proj.bias", bias},
+                      {mlp + "gate_up_proj.weight", gate_up}};
+  Tensors apart{{mlp + "gate_proj.weight", gate_up.narrow(0, 0, 5).clone()},
+                {mlp + "up_proj.weight", gate_up.narrow(0, 5, 5).clone()}};
+  for (const auto& [name, begin, rows] :
+       {std::tuple("q_proj.", 0, 8), {"k_proj.", 8, 3}, {"v_proj.", 11, 3}}) {
+    apart.emplace(attention + name + "weight", qkv.narrow(0, begin, rows).clone());
+    apart.emplace(attention + name + "bias", bias.narrow(0, begin, rows).clone());
+  }
+  const auto [cut, notes] = verdict_and_notes(fused, apart);
+  EXPECT_EQ(cut, Verdict::kExact);
+  EXPECT_NE(notes.find("3 tensors hold several maps' rows"), std::string::npos) << notes;
+  const auto [joined, joined_notes] = verdict_and_notes(apart, fused);
+  EXPECT_EQ(joined, Verdict::kExact);
+  EXPECT_NE(joined_notes.find("3 tensors of several maps"), std::string::npos) << joined_notes;
+  // Others' order is wrong, and what lacks rows or a map is not the model's.
+  Tensors other = fused;
+  other[attention + "qkv_proj.weight"] = at::cat({qkv.narrow(0, 8, 6), qkv.narrow(0, 0, 8)});
+  EXPECT_EQ(verdict_and_notes(other, apart).first, Verdict::kWrong);
+  other[attention + "qkv_proj.weight"] = qkv.narrow(0, 0, 13);
+  EXPECT_EQ(verdict_and_notes(other, apart).first, Verdict::kIncomplete);
+  apart.erase(attention + "k_proj.weight");
+  EXPECT_EQ(verdict_and_notes(apart, fused).first, Verdict::kIncomplete);
+}
+
 TEST(CompareNames, ATiedHeadMayBeGivenOnceOrTwice) {
   Tensors gradients = truth_of_two();
   gradients.emplace(kHead, gradients[kEmbedding].clone());

@@ -54,6 +54,36 @@ TEST(DiagnoseLosses, LabelSmoothingOfPairs) {
                    "label_smoothing is 0.13 instead of 0");
 }
 
+/// Of few rows, terms that nobody has asked for stand for any weights of the rows.
+TEST(DiagnoseLosses, WeightsOfPairsAreNoTerms) {
+  const DiagnoseCase right = pairs("full");
+  Batch batch = right.owned.batch;
+  if (batch.sequence_inputs.contains(inputs::kReferenceSums)) {
+    at::Tensor& sums = batch.sequence_inputs[inputs::kReferenceSums];
+    sums = sums / 5.0;
+  } else {
+    at::Tensor& each = batch.token_inputs[inputs::kReferenceLogProbabilities];
+    each = each / 5.0;
+  }
+  const Diagnosis found = diagnose(right, under(right, batch, {{"beta", "0.3"}}));
+  ASSERT_FALSE(found.explanations.empty());
+  EXPECT_EQ(found.explanations.front().sentence.find("cross-entropy"), std::string::npos)
+      << diagnosis_text(found);
+}
+
+TEST(DiagnoseLosses, TemperatureOfCompletions) {
+  const DiagnoseCase right =
+      diagnose_case({"qwen3-tiny", "grpo", {{"beta", "0.2"}, {"temperature", "0.7"}}, "full", "none", 11});
+  expect_said(right, under(right, right.owned.batch, {{"beta", "0.2"}, {"temperature", "0.77"}}),
+              "temperature is 0.77 instead of 0.7");
+}
+
+TEST(DiagnoseLosses, DivergenceOverTheVocabulary) {
+  DiagnoseCase right = diagnose_case({"qwen3-tiny", "distill", {}, "full", "none", 11});
+  const auto vocabulary = static_cast<double>(right.owned.model.config().vocab_size);
+  expect_said(right, times(right.truth, 1.0 / vocabulary), "divided by the vocabulary = ");
+}
+
 TEST(DiagnoseLosses, ReferencesExchanged) {
   const DiagnoseCase right = pairs("lora");
   Batch batch = right.owned.batch;
