@@ -37,6 +37,7 @@ def environments(folder):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             record = json.loads(line)
             made = record.get("environment") or {name: record[name] for name in ("commit", "machine") if name in record}
+            # Records of the matrix state torch beside their environment.
             yield f"{path.relative_to(ROOT)}:{number}", {**({"torch": record["torch"]} if "torch" in record else {}), **made}
 
 

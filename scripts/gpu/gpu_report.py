@@ -180,20 +180,20 @@ def cells_table(cells):
 
 
 def checkpointing(cells, which):
-    """Of each model, objective and length the fastest of our own checkpointing's cells."""
+    """Of each model, objective and length the fastest cell of our own checkpointing."""
     best = {}
     for cell in cells:
         if cell.record["method"] != "checkpoint" or cell.setting("baseline") != "fair" or cell.setting("deterministic"):
             continue
         seconds = cell.seconds(which)
-        if seconds and seconds < best.get(cell.key(), float("inf")):
-            best[cell.key()] = seconds
+        if seconds and (cell.key() not in best or seconds < best[cell.key()].seconds(which)):
+            best[cell.key()] = cell
     return best
 
 
 def ratio(cell, bases, which):
     base, seconds = bases[which].get(cell.key()), cell.seconds(which)
-    return seconds / base if base and seconds else None
+    return seconds / base.seconds(which) if base and seconds else None
 
 
 def ratios_table(cells):

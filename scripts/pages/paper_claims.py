@@ -65,7 +65,10 @@ def predictions():
     for objective, flags in OBJECTIVES.items():
         for method, head in (("checkpoint", "in full"), ("checkpoint", "streamed"), ("streambp", "streamed")):
             common = [*MODEL, *flags, "--method", method, "--head", "streamed" if head == "streamed" else "full", "--json"]
-            for command in (["max-length", "--budget", BUDGET], ["sweep", "--device", "meta", "--seq-len", str(LENGTH), "--quiet"])[:2 if objective == "sft" else 1]:
+            commands = [["max-length", "--budget", BUDGET]]
+            if objective == "sft":
+                commands.append(["sweep", "--device", "meta", "--seq-len", str(LENGTH), "--quiet"])
+            for command in commands:
                 with tempfile.TemporaryDirectory() as folder:
                     out = ["--out", folder] if command[0] == "sweep" else []
                     done = subprocess.run([program, *command, *common, *out], stdout=subprocess.PIPE, text=True, check=True)

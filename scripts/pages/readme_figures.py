@@ -149,15 +149,13 @@ def gpu_times():
 
 def gpu():
     cells = gpu_report.all_cells(list(gpu_report.records(ROOT / "results/cuda")), gpu_report.load_gpus())
-    found = [cell for cell in cells if cell.record["model"] == "qwen3-8b" and cell.measured_seconds]
-    ours = [cell for cell in found if cell.record["method"] == "streambp"]
+    bases = gpu_report.checkpointing(cells, "measured")
+    ours = [cell for cell in cells if cell.record["method"] == "streambp" and cell.record["model"] == "qwen3-8b"]
 
     def ratios(part, tokens):
         """To the faster checkpointing, the fastest cell first."""
-        bases = [cell for cell in found if cell.record["method"] == "checkpoint" and cell.record["tokens"] == tokens]
-        base = min(bases, key=lambda cell: cell.measured_seconds).measured["gpu_seconds"]
-        cells = sorted((cell for cell in ours if cell.part == part and cell.record["tokens"] == tokens), key=lambda cell: cell.measured_seconds)
-        return [quotient(cell.measured["gpu_seconds"], base) for cell in cells]
+        found = [cell for cell in ours if cell.part == part and cell.record["tokens"] == tokens and cell.seconds("measured")]
+        return [quotient(cell.measured["gpu_seconds"], bases[cell.key()].measured["gpu_seconds"]) for cell in sorted(found, key=lambda cell: cell.measured_seconds)]
 
     def beyond(part, method):
         return next(f"{cell.measured['peak_beyond_resident_bytes'] / 1e9:.1f} GB" for cell in cells
