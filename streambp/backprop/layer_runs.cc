@@ -67,6 +67,7 @@ LayerRuns run_again_by_chunks(const Settings& settings, const std::vector<int64_
   const bool can_keep = config.can_store_attention(layer);
   runs.prefixes = prefixes_of(settings, lengths, config, layer);
   if (kept(settings.keep.attention) && can_keep) runs.attention = 1.0;
+  if (kept(settings.keep.queries) && can_keep && !joined) runs.queries = -1.0;
   runs.keeps_scores = !joined && kept(settings.keep.attention) && config.is_recurrent(layer) &&
                       config.delta_rule.beside_attention;
   if (kept(settings.keep.attention_half)) runs.output = 1.0;
@@ -92,6 +93,7 @@ std::optional<LayerRuns> rebuild_by_every(const Settings& settings, const Config
   const auto kept = [&](int64_t count) { return keeps_of(count, layer, layers); };
   const bool can_keep = config.can_store_attention(layer);
   LayerRuns runs;
+  if (kept(settings.keep.queries) && can_keep) runs.queries = -1.0;
   if (kept(settings.keep.keys_values) && can_keep) runs.keys_values = -1.0;
   // Without attention, and without what only attention needs, but where n-grams stand before it.
   if ((kept(settings.keep.attention) && can_keep) ||

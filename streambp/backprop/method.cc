@@ -330,6 +330,7 @@ void reserve_host_memory(const Model& model, int64_t tokens, const Settings& set
       reserve(config.attention_width(layer), options);
       reserve(config.query_heads_of(layer), options.dtype(sum_dtype(model.dtype())));
     }
+    if (kept(keep.activations.queries) && attends) reserve(config.projected_query_width(layer), options);
     for (int i = 0; i < 2 && kept(keep.activations.keys_values) && config.can_store_keys_values(layer); ++i)
       reserve(config.carry_width(layer) / 2, options);
     if (kept(keep.activations.attention_half)) reserve(config.hidden_size, options);

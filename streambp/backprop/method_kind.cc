@@ -41,6 +41,7 @@ int64_t kept_width_of_streambp(const Settings& settings, const Config& config, i
   int64_t width = 0;
   const bool attends = config.can_store_attention(layer);
   if (kept(settings.keep.attention) && attends) width += config.attention_width(layer);
+  if (kept(settings.keep.queries) && attends) width += config.projected_query_width(layer);
   if (kept(settings.keep.keys_values) && config.can_store_keys_values(layer))
     width += config.carry_width(layer);
   if (kept(settings.keep.attention_half)) width += config.hidden_size;

@@ -28,6 +28,7 @@ enum class Method {
 /// defaults are standard back-propagation, which runs everything once forward and once backward.
 struct LayerRuns {
   double projections = 1.0;  // forward: those of queries, keys and values
+  double queries = 0.0;      // forward: that of queries, in addition; -1: once less
   double attention = 1.0;    // forward: scores and their product with the values
   double output = 1.0;       // forward: attention's output projection
   double mlp = 1.0;          // forward: the MLP, or router and experts, without the next

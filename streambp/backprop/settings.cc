@@ -99,18 +99,20 @@ KeptLayers further_kept(const Settings& settings) {
   return kept;
 }
 
-/// What costs the least memory for its time first: keys and values are projected twice otherwise. Gate and up
-/// projections, which are large, also of some layers alone. Where inputs are not kept, nothing but attention
+/// What costs the least memory for its time first: keys and values are projected twice otherwise. Queries and
+/// the first half's result save the same time for their memory. Gate and up projections, which are large, also
+/// of some layers alone. Where inputs are not kept, nothing but attention
 /// is worth its memory.
 std::vector<std::string> keep_candidates(const SearchContext& context) {
   if (context.settings.every > 1) return {"none"};
-  std::vector<std::string> candidates{"none", "keys-values", "keys-values,attention-half"};
+  std::vector<std::string> candidates{"none", "keys-values", "keys-values,attention-half",
+                                      "queries,keys-values,attention-half"};
   std::set<int64_t> counts;
   for (int64_t quarter = 1; quarter < 4; ++quarter)
     counts.insert(std::max<int64_t>(1, context.layers * quarter / 4));
   for (const int64_t count : counts)
-    candidates.push_back(fmt::format("keys-values,attention-half,gate-up:{}", count));
-  candidates.emplace_back("keys-values,attention-half,gate-up");
+    candidates.push_back(fmt::format("queries,keys-values,attention-half,gate-up:{}", count));
+  candidates.emplace_back("queries,keys-values,attention-half,gate-up");
   return candidates;
 }
 
@@ -121,7 +123,8 @@ SettingKind keep_kind() {
       .type = SettingType::kWord,
       .help =
           "activations to keep of each layer instead of computing them again, a list of attention, "
-          "keys-values, attention-half, gate-up (of dense layers); attention:12 means the 12 highest layers",
+          "queries, keys-values, attention-half, gate-up (of dense layers); attention:12 means the 12 highest "
+          "layers",
       .choices = {"none"},
       .examples = {"keys-values", "attention:2", "attention:1,keys-values,attention-half:7,gate-up"},
       .text = [](const Settings& s) { return kept_layers_text(further_kept(s)); },
@@ -134,7 +137,7 @@ SettingKind keep_kind() {
       .searched = true,
       .candidates = keep_candidates,
       .fixes = {"keep_attention"},
-      .same_bits = {"keys-values,attention-half,gate-up"}};
+      .same_bits = {"queries,keys-values,attention-half,gate-up"}};
 }
 
 std::string offload_text(const Settings& settings) {

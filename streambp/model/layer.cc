@@ -78,9 +78,9 @@ at::Tensor DecoderLayer::heads(const at::Tensor& projected, const RmsNorm& norm,
   return shared ? streambp::normed_rope(x, of_heads, table) : ops.normed_rope(x, of_heads, table);
 }
 
-at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows,
-                                     const ModelOps& ops) const {
-  return heads(projected, weights_.q_norm, rope_of(rows, /*of_queries=*/true), ops, /*shared=*/false);
+at::Tensor DecoderLayer::query_heads(const at::Tensor& projected, const Rows& rows, const ModelOps& ops,
+                                     bool shared) const {
+  return heads(projected, weights_.q_norm, rope_of(rows, /*of_queries=*/true), ops, shared);
 }
 
 KeysValues DecoderLayer::key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
@@ -222,21 +222,24 @@ std::pair<at::Tensor, at::Tensor> DecoderLayer::queries_and_gates(const at::Tens
 }
 
 AttentionHeads DecoderLayer::attention_heads(const at::Tensor& x, const Rows& rows, const LayerRun& run,
-                                             KeysValues& projected, const Prefix& shared) const {
+                                             Activations& known, const Prefix& shared) const {
   const MemoryScope scope("attention");
   AttentionHeads heads;
   const at::Tensor input = attention_input(x, rows, run.ops);
   // Of one input, which is kept once: all maps that there are.
   std::vector<const Linear*> maps{weights_.q_proj};
-  std::vector<at::Tensor> of_maps{{}};
+  std::vector<at::Tensor> of_maps{known.queries};
+  KeysValues& projected = known.projected;
   if (weights_.k_proj != nullptr) maps.push_back(weights_.k_proj), of_maps.push_back(projected.keys);
   if (weights_.v_proj != nullptr) maps.push_back(weights_.v_proj), of_maps.push_back(projected.values);
   if (weights_.output_gate != nullptr) maps.push_back(weights_.output_gate), of_maps.emplace_back();
   const auto all = linear(input, maps, of_maps);
   const bool is_read_too = run.keeps_projected || projected.keys.defined();
+  const bool are_queries_read_too = run.keeps_queries || known.queries.defined();
   at::Tensor raw;
   std::tie(raw, heads.gates) = queries_and_gates(all[0]);
-  heads.queries = query_heads(raw.flatten(1), rows, run.ops);
+  heads.queries = query_heads(raw.flatten(1), rows, run.ops, are_queries_read_too);
+  known.queries = run.keeps_queries ? all[0].detach() : at::Tensor();
   if (weights_.output_gate != nullptr)
     heads.gates = all.back().view({x.size(0), config_.query_heads_of(index_), -1});
   projected = {};
@@ -259,7 +262,7 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const Rows& rows, const Bef
         weights_.indexer, [&] { return mixer_input(x.detach(), own_ops()); },
         {rope_of(rows, /*of_queries=*/false), rows.stream_rope}, rows.offsets, picking);
   }
-  AttentionHeads heads = attention_heads(x, rows, run, known.projected, before.shared);
+  AttentionHeads heads = attention_heads(x, rows, run, known, before.shared);
   own = std::move(heads.own);
   const at::Tensor attended =
       picked.picks.defined()
@@ -278,7 +281,8 @@ LayerOutput DecoderLayer::after_attention(const at::Tensor& x, Activations known
                               : config_.attention_output_gate ? weights_.q_proj
                                                               : nullptr;
     if (map != nullptr && (!known.attention_half.defined() || needs_backward({x}))) {
-      const at::Tensor raw = linear(mixer_input(x, run.ops), {map}).front();
+      const at::Tensor projected = map == weights_.q_proj ? known.queries : at::Tensor();
+      const at::Tensor raw = linear(mixer_input(x, run.ops), {map}, {projected}).front();
       attended =
           gated(attended, weights_.output_gate != nullptr ? raw.view({attended.size(0), attended.size(1), -1})
                                                           : queries_and_gates(raw).second);

@@ -85,6 +85,7 @@ struct Before {
 /// not compute it again. Undefined tensors: they are computed.
 struct Activations {
   AttentionBlock attention;      // its output and log-sum-exps
+  at::Tensor queries;            // as projected, [n, H E], with Config::attention_output_gate [n, 2 H E]
   KeysValues projected;          // keys and values as projected, [n, K E] each, before norm and rotation
   at::Tensor attention_half;     // [n, D]: the first half's result, or with Config::reads_outputs what o_proj
                                  // gives
@@ -102,6 +103,7 @@ struct LayerRun {
   RouterChoices* choices = nullptr;  // of the batch, where layers run more than once
   RouterOutput* router = nullptr;    // of the layer, where somebody else has a loss of it
   /// Which activations the run hands out in addition to attention's.
+  bool keeps_queries = false;
   bool keeps_projected = false;
   bool keeps_attention_half = false;
   bool keeps_projections = false;
@@ -200,10 +202,10 @@ class DecoderLayer {
   // The same where attention is somebody else's work, between the two:
 
   /// What attention takes of x [n, D]; not of layers that are recurrent alone, or of latent attention.
-  /// `projected` as in Activations: what is known is not computed again; receives what the run keeps.
-  /// `shared`: Before::shared.
+  /// What is `known` as projected is not computed again; receives what the run keeps. `shared`:
+  /// Before::shared.
   AttentionHeads attention_heads(const at::Tensor& x, const Rows& rows, const LayerRun& run,
-                                 KeysValues& projected, const Prefix& shared = {}) const;
+                                 Activations& known, const Prefix& shared = {}) const;
 
   /// The output for x [n, D] and `known`, which has attention's output or the first half's: token by token.
   /// Nothing is handed on.
@@ -246,8 +248,9 @@ class DecoderLayer {
   /// x and what the layer's shared block makes of it, [n, D]; `own` receives the block's keys and values.
   at::Tensor with_block(const at::Tensor& x, const Rows& rows, const Before& before, const LayerRun& run,
                         KeysValues& own) const;
-  at::Tensor query_heads(const at::Tensor& projected, const Rows& rows, const ModelOps& ops) const;
-  /// `shared`: whether somebody else reads `keys` too, the projected ones.
+  /// `shared`: whether somebody else reads what is projected, here and of the keys, too.
+  at::Tensor query_heads(const at::Tensor& projected, const Rows& rows, const ModelOps& ops,
+                         bool shared) const;
   KeysValues key_value_heads(const at::Tensor& keys, const at::Tensor& values, const Rows& rows,
                              const ModelOps& ops, bool shared) const;
   /// Keys and values as projected from `input`; those that are `known` are not computed again.

@@ -9,16 +9,18 @@ namespace streambp {
 namespace {
 
 /// In the order of KeptActivations::Index.
-constexpr std::array<const char*, 8> kScopes{
-    "attention outputs",         "attention outputs", "attention outputs",       "projected keys and values",
-    "projected keys and values", "attention halves",  "gate and up projections", "gate and up projections"};
+constexpr std::array<const char*, 9> kScopes{"attention outputs",         "attention outputs",
+                                             "attention outputs",         "projected queries",
+                                             "projected keys and values", "projected keys and values",
+                                             "attention halves",          "gate and up projections",
+                                             "gate and up projections"};
 
 }  // namespace
 
 std::array<at::Tensor*, KeptActivations::kCount> KeptActivations::tensors_of(Activations& activations) {
   return {&activations.attention.output, &activations.attention.log_sum_exp, &activations.attention.remainder,
-          &activations.projected.keys,   &activations.projected.values,      &activations.attention_half,
-          &activations.projections.gate, &activations.projections.up};
+          &activations.queries,          &activations.projected.keys,        &activations.projected.values,
+          &activations.attention_half,   &activations.projections.gate,      &activations.projections.up};
 }
 
 KeptActivations::KeptActivations(const std::vector<at::Tensor>& tensors) {
@@ -74,6 +76,13 @@ Activations KeptActivations::rows(const Rows& rows) const {
 
 KeysValues KeptActivations::projected(const Rows& rows) const {
   return {take(kKeys, rows.begin, rows.end), take(kValues, rows.begin, rows.end)};
+}
+
+Activations KeptActivations::of_heads(const Rows& rows) const {
+  Activations kept;
+  kept.queries = take(kQueries, rows.begin, rows.end);
+  kept.projected = projected(rows);
+  return kept;
 }
 
 AttentionBlock KeptActivations::attention(int64_t tokens) const {

@@ -38,6 +38,9 @@ class KeptActivations {
   /// Keys and values as projected alone; undefined where they are not kept.
   KeysValues projected(const Rows& rows) const;
 
+  /// The same and queries: what DecoderLayer::attention_heads takes.
+  Activations of_heads(const Rows& rows) const;
+
   /// Attention's output and log-sum-exps of all rows [0, tokens); undefined where they are not kept.
   AttentionBlock attention(int64_t tokens) const;
 
@@ -49,7 +52,7 @@ class KeptActivations {
   void reset();
 
  private:
-  enum Index { kOutput, kLogSumExp, kRemainder, kKeys, kValues, kHalf, kGate, kUp, kCount };
+  enum Index { kOutput, kLogSumExp, kRemainder, kQueries, kKeys, kValues, kHalf, kGate, kUp, kCount };
 
   /// The tensors of `activations`, by Index.
   static std::array<at::Tensor*, kCount> tensors_of(Activations& activations);

@@ -16,7 +16,8 @@ struct KeptKind {
   int64_t KeptLayers::*count;
 };
 
-constexpr std::array<KeptKind, 4> kKinds{{{"attention", &KeptLayers::attention},
+constexpr std::array<KeptKind, 5> kKinds{{{"attention", &KeptLayers::attention},
+                                          {"queries", &KeptLayers::queries},
                                           {"keys-values", &KeptLayers::keys_values},
                                           {"attention-half", &KeptLayers::attention_half},
                                           {"gate-up", &KeptLayers::gate_up}}};

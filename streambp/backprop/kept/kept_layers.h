@@ -14,11 +14,14 @@ inline constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
 /// needs nothing where it goes through the head chunk by chunk (joins_head).
 struct KeptLayers {
   int64_t attention = 0;       // attention's output and log-sum-exps: attention runs forward once
+  int64_t queries = 0;         // queries as projected: their projection runs once
   int64_t keys_values = 0;     // keys and values as projected: their projections run once
   int64_t attention_half = 0;  // what the first half gives: the output projection runs forward once
   int64_t gate_up = 0;         // the MLP's gate and up projections, of dense layers: they run forward once
 
-  bool any() const { return attention > 0 || keys_values > 0 || attention_half > 0 || gate_up > 0; }
+  bool any() const {
+    return attention > 0 || queries > 0 || keys_values > 0 || attention_half > 0 || gate_up > 0;
+  }
 
   friend bool operator==(const KeptLayers&, const KeptLayers&) = default;
 };

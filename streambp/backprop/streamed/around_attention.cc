@@ -73,8 +73,8 @@ void backward_around_attention(const Model& model, StreamedForward& forward, int
     const Span span("queries, keys and values of chunk {} backward", index);
     const at::AutoGradMode with_grad(true);
     const at::Tensor leaf = forward.input(layer, rows).detach().requires_grad_();
-    KeysValues projected = kept.projected(rows);
-    const AttentionHeads heads = decoder.attention_heads(leaf, rows, {}, projected);
+    Activations known = kept.of_heads(rows);
+    const AttentionHeads heads = decoder.attention_heads(leaf, rows, {}, known);
     const auto rounded = [&](const at::Tensor& sums) { return of_chunk(rows, sums).to(leaf.scalar_type()); };
     const at::Tensor of_input =
         torch::autograd::grad(

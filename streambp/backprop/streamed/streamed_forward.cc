@@ -183,7 +183,9 @@ LayerOutput StreamedForward::run_chunk(Attending& attending, int64_t layer, int6
 
 StreamHeads StreamedForward::heads(int64_t layer, bool keep) {
   const DecoderLayer& decoder = model_.layers()[layer];
-  const LayerRun run{.keeps_projected = keep && layer_run(layer).keeps_projected};
+  const LayerRun kept = layer_run(layer);
+  const LayerRun run{.keeps_queries = keep && kept.keeps_queries,
+                     .keeps_projected = keep && kept.keeps_projected};
   StreamHeads all;
   const auto put = [&](at::Tensor& whole, const Rows& rows, const at::Tensor& of_rows) {
     if (!whole.defined()) {
@@ -195,16 +197,14 @@ StreamHeads StreamedForward::heads(int64_t layer, bool keep) {
   for (size_t step = 0; step < chunks_.to_run().size(); ++step) {
     const Rows rows = chunks_.rows(chunks_.to_run()[step]);
     const Span span("queries, keys and values of chunk {}", chunks_.to_run()[step]);
-    KeysValues projected = keep ? KeysValues{} : kept_[layer].projected(rows);
+    Activations known = keep ? Activations{} : kept_[layer].of_heads(rows);
     const at::Tensor x = input(layer, rows);
     if (step + 1 < chunks_.to_run().size()) expect_input(layer, chunks_.rows(chunks_.to_run()[step + 1]));
-    const AttentionHeads of_rows = decoder.attention_heads(x, rows, run, projected);
+    const AttentionHeads of_rows = decoder.attention_heads(x, rows, run, known);
     put(all.queries, rows, of_rows.queries);
     put(all.own.keys, rows, of_rows.own.keys);
     put(all.own.values, rows, of_rows.own.values);
     settle();
-    Activations known;
-    known.projected = std::move(projected);
     kept_[layer].store(rows, known, stream_.size());  // nothing, unless the run keeps them
   }
   return all;
@@ -215,11 +215,13 @@ bool StreamedForward::keeps(int64_t count, int64_t layer) const {
 }
 
 LayerRun StreamedForward::layer_run(int64_t layer) const {
+  const Config& config = model_.config();
   return {.balance = stream_.balance.get(),
           .choices = stream_.choices.get(),
           .router = stream_.router,
+          .keeps_queries = keeps(keep_.activations.queries, layer) && config.can_store_attention(layer),
           .keeps_projected =
-              keeps(keep_.activations.keys_values, layer) && model_.config().can_store_keys_values(layer),
+              keeps(keep_.activations.keys_values, layer) && config.can_store_keys_values(layer),
           .keeps_attention_half = keeps(keep_.activations.attention_half, layer),
           .keeps_projections = keeps(keep_.activations.gate_up, layer)};
 }

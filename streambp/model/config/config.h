@@ -296,6 +296,10 @@ struct Config {
     if (is_compressed()) return compressed.o_groups * compressed.o_lora_rank;
     return is_latent() ? num_attention_heads * latent.v_head_dim : query_width(layer);
   }
+  /// Numbers of a token that q_proj gives: queries and, where it makes them, their gates.
+  int64_t projected_query_width(int64_t layer) const {
+    return query_width(layer) * (attention_output_gate ? 2 : 1);
+  }
   /// Whether a layer's attention can be kept for another pass (Settings::keep): not in recurrent layers, nor
   /// yet with latent attention or DeepSeek V4's; and what its keys and values are made of: only where they
   /// are its own.

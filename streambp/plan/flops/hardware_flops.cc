@@ -70,6 +70,7 @@ class LayerFlops {
       attention_ = 2.0 * static_cast<double>(config.query_width(index)) *
                    visible_pairs(lengths, config.windows[static_cast<size_t>(index)]);
       const Linear* const gate = config.attention_output_gate ? weights.q_proj : weights.output_gate;
+      gates_of_queries_ = config.attention_output_gate;
       for (const Linear* map : weights.projections())
         (map == gate ? gates_ : map == weights.q_proj ? queries_ : keys_values_).add(*map);
       indexer_ = indexer_flops(weights, lengths);
@@ -92,8 +93,9 @@ class LayerFlops {
 
   double forward(const LayerRuns& runs) const {
     // Attention that is kept is kept before its gate.
-    const double gates = runs.projections > 0.0 || runs.output == 0.0 ? runs.projections : 1.0;
-    return tokens_ * (runs.projections * queries_.forward + gates * gates_.forward +
+    double gates = runs.projections > 0.0 || runs.output == 0.0 ? runs.projections : 1.0;
+    if (gates_of_queries_) gates = std::max(gates + runs.queries, 0.0);
+    return tokens_ * (std::max(runs.projections + runs.queries, 0.0) * queries_.forward + gates * gates_.forward +
                       (runs.projections + runs.keys_values) * keys_values_.forward +
                       (runs.projections + std::max(runs.keys_values, runs.keys_values_backward)) *
                           reading_.forward +
@@ -123,6 +125,7 @@ class LayerFlops {
   double block_attention_ = 0.0;  // of a shared block, of a pair of tokens
   std::vector<int64_t> lengths_;
   DeltaRuleFlops rule_;  // of a recurrent layer
+  bool gates_of_queries_ = false;  // q_proj makes both
   MapFlops queries_, gates_, keys_values_, output_, mlp_, down_;
   MapFlops reading_;    // of streams, for queries too where keys and values are kept
   MapFlops expansion_;  // of latents to keys and values: in every run of attention, and in its backward pass

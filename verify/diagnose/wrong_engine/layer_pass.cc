@@ -231,9 +231,8 @@ class LayerPass {
     if (model.config().is_latent()) throw InputError("--diagnose: mistakes in latent attention");
     if (model.config().is_compressed())
       throw InputError("--diagnose: mistakes in attention to blocks of rows");
-    KeysValues projected;
-    AttentionHeads heads = layer.attention_heads(x, rows, run, projected, before.shared);
     Activations known;
+    AttentionHeads heads = layer.attention_heads(x, rows, run, known, before.shared);
     known.attention.output = attention(index, layer.attention_settings(), heads);
     own = heads.own;
     return layer.after_attention(x, known, rows, run).hidden;

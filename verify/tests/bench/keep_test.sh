@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/cli_testing.sh"
 
 refuses "--keep ''" --method streambp --keep ''
-refuses 'expected none, or some of attention, keys-values, attention-half, gate-up' --method streambp --keep inputs
+refuses 'expected none, or some of attention, queries, keys-values, attention-half, gate-up' --method streambp --keep inputs
 refuses '--keep' --method streambp --keep attention:0
 refuses '9 layers, the model has 4' --method streambp --keep keys-values,gate-up:9
 refuses 'every layer of the model is a mixture' --model qwen3-moe-cpu --method streambp --keep gate-up

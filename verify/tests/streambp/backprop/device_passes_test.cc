@@ -49,7 +49,7 @@ std::vector<Settings> all_methods() {
   kept.every = 2;
   kept.offload = Offload::kHost;
   all.push_back(kept);
-  kept.keep = parse_kept_layers("attention,keys-values,attention-half,gate-up");
+  kept.keep = parse_kept_layers("attention,queries,keys-values,attention-half,gate-up");
   kept.every = 1;
   kept.offload_layers = 1;
   all.push_back(kept);

@@ -189,10 +189,11 @@ TEST(SettingKinds, ProposeWhatIsWorthTrying) {
   EXPECT_EQ(candidates("every", 16), (Values{"1", "2", "4"}));
   EXPECT_EQ(candidates("every", 28), (Values{"1", "2", "4", "5"}));
   EXPECT_EQ(candidates("every", 100), (Values{"1", "2", "4", "8", "10"}));
-  const std::string half = "keys-values,attention-half", some = half + ",gate-up:";
-  EXPECT_EQ(candidates("keep", 1), (Values{"none", "keys-values", half, some + "1", half + ",gate-up"}));
+  const std::string half = "keys-values,attention-half", queries = "queries," + half;
+  const std::string some = queries + ",gate-up:", all = queries + ",gate-up";
+  EXPECT_EQ(candidates("keep", 1), (Values{"none", "keys-values", half, queries, some + "1", all}));
   EXPECT_EQ(candidates("keep", 36),
-            (Values{"none", "keys-values", half, some + "9", some + "18", some + "27", half + ",gate-up"}));
+            (Values{"none", "keys-values", half, queries, some + "9", some + "18", some + "27", all}));
   EXPECT_EQ(candidates("keep", 36, /*every=*/2), (Values{"none"}));
   EXPECT_EQ(candidates("keep_attention", 36), (Values{"true", "false"}));
 }

@@ -144,6 +144,24 @@ TEST(LayerRuns, OfChunksAreThoseOfEachSetting) {
   }
 }
 
+TEST(LayerRuns, ProjectQueriesOnceLessWhereTheyAreKept) {
+  const std::vector<int64_t> two{10, 3};
+  const auto queries = [&](const Config& config, const std::string& keep, int64_t layer, bool joined) {
+    return run_again_by_chunks(settings_of(4, keep), two, config, layer, joined).queries;
+  };
+  EXPECT_EQ(queries(five_layers(), "attention,keys-values", 0, false), 0);
+  EXPECT_EQ(queries(five_layers(), "queries", 0, false), -1);
+  EXPECT_EQ(queries(five_layers(), "queries", 4, true), 0) << "goes through the head, run once";
+  EXPECT_EQ(queries(five_layers(), "queries:2", 2, false), 0);
+  EXPECT_EQ(queries(five_layers(), "queries:2", 3, false), -1);
+  EXPECT_EQ(queries(with_states(), "queries", 0, false), 0);
+  EXPECT_EQ(queries(with_shared(), "queries", 3, false), -1) << "its queries are its own";
+  Settings every = settings_of(4, "queries");
+  every.every = 2;
+  EXPECT_EQ(rebuild_by_every(every, five_layers(), 1, 1).value().queries, -1);
+  EXPECT_EQ(rebuild_by_every(every, with_states(), 0, 0).value().queries, 0);
+}
+
 TEST(LayerRuns, OfOtherMethodsAreTheirs) {
   const Config plain = five_layers();
   const std::vector<int64_t> two{10, 3};
@@ -195,15 +213,19 @@ TEST(KeptWidth, IsThatOfEachKindInTheLayersThatCanKeepIt) {
   const Config plain = five_layers();
   EXPECT_EQ(width(plain, "none", 0), 0);
   EXPECT_EQ(width(plain, "attention", 0), 24);
+  EXPECT_EQ(width(plain, "queries", 0), 24);
   EXPECT_EQ(width(plain, "keys-values", 0), 12);
   EXPECT_EQ(width(plain, "attention-half", 0), 32);
   EXPECT_EQ(width(plain, "gate-up", 0), 88);
-  const std::string all = "attention,keys-values,attention-half,gate-up";
-  EXPECT_EQ(width(plain, all, 2), 24 + 12 + 32 + 88);
+  Config gated = plain;
+  gated.attention_output_gate = true;
+  EXPECT_EQ(width(gated, "queries", 0), 48) << "q_proj makes gates too";
+  const std::string all = "attention,queries,keys-values,attention-half,gate-up";
+  EXPECT_EQ(width(plain, all, 2), 24 + 24 + 12 + 32 + 88);
   EXPECT_EQ(width(with_states(), all, 0), 32 + 88);
-  EXPECT_EQ(width(with_experts(), all, 0), 24 + 12 + 32);
-  EXPECT_EQ(width(with_experts(), all, 1), 24 + 12 + 32 + 88);
-  EXPECT_EQ(width(with_shared(), all, 3), 24 + 32 + 2 * 88);
+  EXPECT_EQ(width(with_experts(), all, 0), 24 + 24 + 12 + 32);
+  EXPECT_EQ(width(with_experts(), all, 1), 24 + 24 + 12 + 32 + 88);
+  EXPECT_EQ(width(with_shared(), all, 3), 24 + 24 + 32 + 2 * 88);
   const std::string some = "attention:1,keys-values:2,attention-half:3,gate-up:4";
   const std::vector<int64_t> expected{0, 88, 32 + 88, 12 + 32 + 88, 24 + 12 + 32 + 88};
   for (int64_t layer = 0; layer < 5; ++layer)

@@ -55,6 +55,7 @@ TEST(Freed, WithEachLayerGoesWhatWasKeptOfIt) {
   for (const Kept& kept : {Kept{Method::kCheckpoint, "none", 0}, Kept{Method::kLogitsOnly, "none", 0},
                            Kept{Method::kTiled, "none", 0}, Kept{Method::kStreambp, "none", 0},
                            Kept{Method::kStreambp, "attention", attention},
+                           Kept{Method::kStreambp, "queries", config.query_width(0)},
                            Kept{Method::kStreambp, "keys-values", config.carry_width(0)},
                            Kept{Method::kStreambp, "attention-half", config.hidden_size},
                            Kept{Method::kStreambp, "gate-up", 2 * config.intermediate_size}}) {

@@ -54,7 +54,7 @@ class EveryFamily(Case):
         theirs_loss, theirs = autograd(model, inputs)
         for settings in ({"method": "standard"}, {"method": "checkpoint"}, {"method": "logits-only"}, {"method": "tiled", "chunk": 5},
                          {"method": "chunk-major", "chunk": 5}, {"keep": "attention", "chunk": 5},
-                         {"keep": ["attention", "gate-up:1"], "chunk": 5}, {"every": 2, "chunk": 9}, {"offload": "host", "chunk": 9},
+                         {"keep": ["attention", "queries", "gate-up:1"], "chunk": 5}, {"every": 2, "chunk": 9}, {"offload": "host", "chunk": 9},
                          {"order": "forward", "chunk": 9}, {"head_chunk": 3, "chunk": 9}, {"micro_batches": 3, "chunk": 4}):
             with self.subTest(settings=settings):
                 loss = sb.backward(model, inputs, **settings)

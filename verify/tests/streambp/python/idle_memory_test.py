@@ -15,7 +15,7 @@ from streambp_bench._log import logger
 from streambp_bench._measure import load, measure
 
 load()  # before any model is made: its tensors are counted
-ALL = "attention,keys-values,attention-half,gate-up"
+ALL = "attention,queries,keys-values,attention-half,gate-up"
 
 
 def small_model(dtype=torch.float32, **changes):

@@ -42,8 +42,8 @@ at::Tensor forward(const DecoderLayer& layer, const at::Tensor& x, const Rows& r
 enum class Head { kQueries, kKeys, kValues };
 at::Tensor with_hook(const DecoderLayer& layer, const at::Tensor& x, const Rows& rows, Head head,
                      const std::function<at::Tensor(const at::Tensor&)>& hook) {
-  KeysValues projected;
-  const AttentionHeads heads = layer.attention_heads(x, rows, {}, projected);
+  Activations known;
+  const AttentionHeads heads = layer.attention_heads(x, rows, {}, known);
   const at::Tensor& chosen = head == Head::kQueries ? heads.queries
                              : head == Head::kKeys  ? heads.own.keys
                                                     : heads.own.values;
@@ -86,8 +86,8 @@ TEST(DiagnoseLayers, AttentionOfTheBackwardPassIsAnother) {
         if (i != 1) return forward(layer, x, rows);
         Carry own;
         const at::Tensor half = layer.attention_half(x, rows, {}, {}, own).detach();
-        KeysValues projected;
-        const AttentionHeads heads = layer.attention_heads(x, rows, {}, projected);
+        Activations known;
+        const AttentionHeads heads = layer.attention_heads(x, rows, {}, known);
         AttentionSettings settings = layer.attention_settings();
         settings.scoring.scale *= 1.7;
         AttentionBlock block;

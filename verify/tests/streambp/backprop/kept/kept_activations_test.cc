@@ -17,7 +17,7 @@ using namespace verify;
 namespace {
 
 TEST(KeptLayers, AreReadAsTheyAreWritten) {
-  for (const char* text : {"none", "attention", "attention:3", "keys-values,gate-up:12",
+  for (const char* text : {"none", "attention", "attention:3", "queries", "keys-values,gate-up:12",
                            "attention:1,keys-values:2,attention-half:3,gate-up:4"})
     EXPECT_EQ(kept_layers_text(parse_kept_layers(text)), text);
   EXPECT_EQ(kept_layers_text(parse_kept_layers("gate-up,attention")), "attention,gate-up");
@@ -35,10 +35,16 @@ TEST(KeptLayers, AreCountedFromTheHighest) {
 }
 
 /// What is kept in addition to inputs, in the combinations that differ.
-const char* const kKept[] = {"attention",         "keys-values",
-                             "attention-half",    "gate-up",
-                             "attention:1",       "keys-values,attention-half:2,gate-up:1",
-                             "attention,gate-up", "attention,keys-values,attention-half,gate-up"};
+const char* const kKept[] = {"attention",
+                             "queries",
+                             "keys-values",
+                             "attention-half",
+                             "gate-up",
+                             "attention:1",
+                             "keys-values,attention-half:2,gate-up:1",
+                             "attention,gate-up",
+                             "attention,queries:1",
+                             "attention,queries,keys-values,attention-half,gate-up"};
 
 /// SFT on three sequences: 13, 37 and 25 tokens, as the sweep packs them.
 struct Packed {
@@ -52,7 +58,9 @@ struct Packed {
 
 TEST(KeptActivations, ChangeNoBitOfTheGradients) {
   Turns turns(11);
-  for (const char* name : {"qwen3-tiny", "qwen2-tiny", "gemma3-tiny", "qwen3-moe-tiny"}) {
+  // With norms of queries, with biases of them, rotated in place, with experts, with gates of theirs.
+  for (const char* name :
+       {"qwen3-tiny", "qwen2-tiny", "llama-tiny", "gemma3-tiny", "qwen3-moe-tiny", "qwen3.5-tiny"}) {
     Packed packed{name};
     for (const int64_t chunk : {1, 24, 26, 75}) {
       Settings settings;
@@ -95,6 +103,7 @@ TEST(KeptActivations, TakeTheBytesOfTheirShapes) {
   // float64; 75 tokens through two layers of 32, 4 heads of 16 and 2 of keys and values, an MLP of 44.
   const std::map<std::string, std::pair<std::string, int64_t>> cases{
       {"attention", {"attention outputs", 4 * 16 + 4}},
+      {"queries", {"projected queries", 4 * 16}},
       {"keys-values", {"projected keys and values", 2 * 2 * 16}},
       {"attention-half", {"attention halves", 32}},
       {"gate-up", {"gate and up projections", 2 * 44}}};

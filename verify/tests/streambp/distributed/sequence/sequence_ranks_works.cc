@@ -80,7 +80,7 @@ std::vector<Work> divided_works() {
   all.push_back({"kept_shared", full("gemma4-per-layer-tiny"), "sft", documents(),
                  keeping("attention,keys-values:2", 1)});
   all.push_back({"kept_halves", full("qwen3.5-tiny"), "sft", documents(),
-                 keeping("attention,attention-half,gate-up", 1)});
+                 keeping("attention,queries,attention-half,gate-up", 1)});
   all.push_back({"kept", full("qwen2-tiny"), "sft", documents(), keeping("attention,keys-values:2", 1)});
   all.push_back({"kept_and_every", full("qwen2-tiny"), "sft", documents(), keeping("attention", 2)});
   all.push_back({"offloaded", full("qwen2-tiny"), "sft", documents(),

@@ -109,15 +109,16 @@ std::vector<NamedSettings> all_settings() {
   add("chunk-major", [](Settings& s) { s.method = Method::kChunkMajor; });
   add("streambp, every 2", [](Settings& s) { s.every = 2; });
   add("streambp, every 2, attention kept", [](Settings& s) { s.every = 2, s.keep.attention = kAllLayers; });
-  for (const char* kept : {"keys-values", "attention-half", "gate-up", "attention:1,keys-values:2,gate-up:1",
-                           "attention,keys-values,attention-half,gate-up"}) {
+  for (const char* kept : {"keys-values", "attention-half", "gate-up", "queries", "attention,queries:2",
+                           "attention:1,keys-values:2,gate-up:1", "queries,attention-half",
+                           "attention,queries,keys-values,attention-half,gate-up"}) {
     for (const int64_t every : {1, 2}) {
       add(fmt::format("streambp, every {}, {} kept", every, kept),
           [&](Settings& s) { s.every = every, s.keep = parse_kept_layers(kept); });
     }
   }
   add("streambp, forward order, keys and values kept",
-      [](Settings& s) { s.order = Order::kForward, s.keep = parse_kept_layers("keys-values,gate-up"); });
+      [](Settings& s) { s.order = Order::kForward, s.keep = parse_kept_layers("queries,keys-values,gate-up"); });
   return all;
 }
 
