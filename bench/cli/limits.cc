@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "streambp/model/batch.h"
-#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 

@@ -14,7 +14,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/streambp DESTINATION ${CMAKE_INSTALL_INC
   PATTERN ops/cpu EXCLUDE
   PATTERN ops/cuda EXCLUDE
   PATTERN backprop/passes.h EXCLUDE
-  PATTERN model/config/config_reader.h EXCLUDE
+  PATTERN model/config/read/config_reader.h EXCLUDE
   PATTERN model/config/rope_defaults.h EXCLUDE
   PATTERN model/config/presets/presets_longrope.h EXCLUDE
   PATTERN model/config/presets/presets_recurrent.h EXCLUDE

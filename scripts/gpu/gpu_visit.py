@@ -69,7 +69,7 @@ def profile(place):
 
     model = place.model()
     activity = torch.profiler.ProfilerActivity.CUDA if place.device == "cuda" else torch.profiler.ProfilerActivity.CPU
-    for tokens, settings in ((8192, {}), (32768, {}), (32768, {"keep": "attention,keys-values,attention-half"})):
+    for tokens, settings in ((8192, {}), (32768, {}), (32768, {"keep": "attention,queries,keys-values,attention-half"})):
         length = place.length(tokens)
         batch = batch_of(model, length)
         sb.backward(model, batch, idle_memory=False, **settings)

@@ -46,7 +46,7 @@ visit_hugging_face() {
 visit_8k() { sweep visit-8k "${eight_b[@]}" --method checkpoint,standard,auto --budget "$(budget)" --seq-len 8192 --repeats 3; }
 
 visit_32k() {
-  sweep visit-32k "${eight_b[@]}" --method streambp --keep attention,keys-values,attention-half --seq-len 32768 --chunk 8192,16384,32768 --repeats 2
+  sweep visit-32k "${eight_b[@]}" --method streambp --keep attention,queries,keys-values,attention-half --seq-len 32768 --chunk 8192,16384,32768 --repeats 2
   sweep visit-32k "${eight_b[@]}" --method streambp --seq-len 32768 --chunk 8192,16384 --repeats 2
 }
 

@@ -49,7 +49,7 @@ LIBRARIES = {
     "CLI11": (r"CLI/", [r"bench/", r"verify/"]),
     "nlohmann/json": (
         r"nlohmann/",
-        [r"bench/", r"verify/", r"streambp/.*\.cc$", r"streambp/model/(config/config_reader|files/strict_json)\.h$"],
+        [r"bench/", r"verify/", r"streambp/.*\.cc$", r"streambp/model/(config/read/config_reader|files/strict_json)\.h$"],
     ),
     "Google Benchmark": (r"benchmark/", [r"bench/micro/"]),
     "GoogleTest": (r"g(test|mock)/", [r"verify/tests/"]),

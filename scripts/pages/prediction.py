@@ -36,7 +36,7 @@ SWEEPS = [
     ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep-attention",
      "--every", "4", "--offload", "host"],
     ["--model", "llama-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep",
-     "attention,keys-values,attention-half,gate-up"],
+     "attention,queries,keys-values,attention-half,gate-up"],
     ["--model", "gemma3-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "128,512", "--keep",
      "attention:3,keys-values,gate-up:4", "--offload", "host:5"],
     ["--model", "qwen3-moe-cpu", "--method", "streambp", "--seq-len", "2048", "--chunk", "512", "--keep",

@@ -100,9 +100,8 @@ KeptLayers further_kept(const Settings& settings) {
 }
 
 /// What costs the least memory for its time first: keys and values are projected twice otherwise. Queries and
-/// the first half's result save the same time for their memory. Gate and up projections, which are large, also
-/// of some layers alone. Where inputs are not kept, nothing but attention
-/// is worth its memory.
+/// the first half's result save the same time for their memory. Gate and up projections, which are large,
+/// also of some layers alone. Where inputs are not kept, nothing but attention is worth its memory.
 std::vector<std::string> keep_candidates(const SearchContext& context) {
   if (context.settings.every > 1) return {"none"};
   std::vector<std::string> candidates{"none", "keys-values", "keys-values,attention-half",
@@ -122,9 +121,8 @@ SettingKind keep_kind() {
       .flag = "--keep",
       .type = SettingType::kWord,
       .help =
-          "activations to keep of each layer instead of computing them again, a list of attention, "
-          "queries, keys-values, attention-half, gate-up (of dense layers); attention:12 means the 12 highest "
-          "layers",
+          "activations of each layer to keep instead of computing them again, by commas: attention, queries, "
+          "keys-values, attention-half, gate-up (of dense layers); attention:12 means the 12 highest layers",
       .choices = {"none"},
       .examples = {"keys-values", "attention:2", "attention:1,keys-values,attention-half:7,gate-up"},
       .text = [](const Settings& s) { return kept_layers_text(further_kept(s)); },

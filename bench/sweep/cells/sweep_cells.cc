@@ -121,7 +121,8 @@ void check_outputs(const Bench& bench, size_t cells) {
 void check_kept_layers(const Settings& given, const Config& config) {
   const int64_t layers = config.num_hidden_layers;
   const KeptLayers& keep = given.keep;
-  for (const int64_t count : {keep.attention, keep.queries, keep.keys_values, keep.attention_half, keep.gate_up}) {
+  for (const int64_t count :
+       {keep.attention, keep.queries, keep.keys_values, keep.attention_half, keep.gate_up}) {
     if (count != kAllLayers && count > layers)
       throw InputError("--keep {}: {} layers, the model has {}", kept_layers_text(keep), count, layers);
   }

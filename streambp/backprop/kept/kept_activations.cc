@@ -9,11 +9,10 @@ namespace streambp {
 namespace {
 
 /// In the order of KeptActivations::Index.
-constexpr std::array<const char*, 9> kScopes{"attention outputs",         "attention outputs",
-                                             "attention outputs",         "projected queries",
-                                             "projected keys and values", "projected keys and values",
-                                             "attention halves",          "gate and up projections",
-                                             "gate and up projections"};
+constexpr std::array<const char*, 9> kScopes{
+    "attention outputs", "attention outputs",         "attention outputs",
+    "projected queries", "projected keys and values", "projected keys and values",
+    "attention halves",  "gate and up projections",   "gate and up projections"};
 
 }  // namespace
 

@@ -216,14 +216,14 @@ bool StreamedForward::keeps(int64_t count, int64_t layer) const {
 
 LayerRun StreamedForward::layer_run(int64_t layer) const {
   const Config& config = model_.config();
-  return {.balance = stream_.balance.get(),
-          .choices = stream_.choices.get(),
-          .router = stream_.router,
-          .keeps_queries = keeps(keep_.activations.queries, layer) && config.can_store_attention(layer),
-          .keeps_projected =
-              keeps(keep_.activations.keys_values, layer) && config.can_store_keys_values(layer),
-          .keeps_attention_half = keeps(keep_.activations.attention_half, layer),
-          .keeps_projections = keeps(keep_.activations.gate_up, layer)};
+  return {
+      .balance = stream_.balance.get(),
+      .choices = stream_.choices.get(),
+      .router = stream_.router,
+      .keeps_queries = keeps(keep_.activations.queries, layer) && config.can_store_attention(layer),
+      .keeps_projected = keeps(keep_.activations.keys_values, layer) && config.can_store_keys_values(layer),
+      .keeps_attention_half = keeps(keep_.activations.attention_half, layer),
+      .keeps_projections = keeps(keep_.activations.gate_up, layer)};
 }
 
 void StreamedForward::settle() const {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <fmt/ranges.h>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 #include "streambp/model/quantized/packed.h"
 
 namespace streambp {

@@ -1,8 +1,8 @@
 // The rotary embedding of families whose class in transformers has one for files that have none.
 #pragma once
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 #include <string_view>
 
-#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/read/config_reader.h"
 #include "streambp/model/files/stored_parts.h"
 
 namespace streambp {

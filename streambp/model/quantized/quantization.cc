@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/read/config_reader.h"
 #include "streambp/model/files/stored_parts.h"
 #include "streambp/model/quantized/packed.h"
 

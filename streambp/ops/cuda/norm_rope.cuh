@@ -98,7 +98,8 @@ STREAMBP_GLOBAL void norm_rope_forward(NormRope<S> op, Heads<const S> x, const S
 }
 
 /// With `sums`, the grid has as many blocks as these have parts, and each adds up its rows' terms in shared
-/// memory: a column is always the same thread's.
+/// memory: a column is always the same thread's. A pack's first columns lie side by side there, then its
+/// second ones: neighbouring threads write to neighbouring banks.
 template <typename S, int kTeam, int kCount>
 STREAMBP_GLOBAL void norm_rope_backward(NormRope<S> op, Heads<const S> x, Heads<const S> dy, S* dx,
                                         Wide<S>* sums, int64_t rows) {
@@ -111,6 +112,7 @@ STREAMBP_GLOBAL void norm_rope_backward(NormRope<S> op, Heads<const S> x, Heads<
     for (int64_t i = thread_index(); i < team.kTeams * op.size; i += kThreads) all_terms[i] = 0;
     barrier();
   }
+  const int64_t packs = op.size / kCount;
   const auto as_is = [](int64_t, W(&)[kCount]) {};
   for (int64_t first = block_index() * team.kTeams; first < rows; first += block_count() * team.kTeams) {
     const int64_t row = first + team.number;
@@ -152,7 +154,7 @@ STREAMBP_GLOBAL void norm_rope_backward(NormRope<S> op, Heads<const S> x, Heads<
       STREAMBP_UNROLL
       for (int k = 0; k < kCount; ++k) {
         const W normalised = numbers[k] * rstd;
-        if (sums != nullptr) terms[i + k] += d[k] * normalised;
+        if (sums != nullptr) terms[k * packs + i / kCount] += d[k] * normalised;
         d[k] = (d[k] * weight[k] - normalised * along) * rstd;
       }
       store(to + i, d);
@@ -161,8 +163,9 @@ STREAMBP_GLOBAL void norm_rope_backward(NormRope<S> op, Heads<const S> x, Heads<
   if (sums == nullptr) return;
   barrier();
   for (int64_t i = thread_index(); i < op.size; i += kThreads) {
+    const int64_t at = i % kCount * packs + i / kCount;
     W total = 0;
-    for (int one = 0; one < team.kTeams; ++one) total += all_terms[one * op.size + i];
+    for (int one = 0; one < team.kTeams; ++one) total += all_terms[one * op.size + at];
     sums[block_index() * op.size + i] = total;
   }
 }

@@ -95,8 +95,8 @@ class LayerFlops {
     // Attention that is kept is kept before its gate.
     double gates = runs.projections > 0.0 || runs.output == 0.0 ? runs.projections : 1.0;
     if (gates_of_queries_) gates = std::max(gates + runs.queries, 0.0);
-    return tokens_ * (std::max(runs.projections + runs.queries, 0.0) * queries_.forward + gates * gates_.forward +
-                      (runs.projections + runs.keys_values) * keys_values_.forward +
+    return tokens_ * (std::max(runs.projections + runs.queries, 0.0) * queries_.forward +
+                      gates * gates_.forward + (runs.projections + runs.keys_values) * keys_values_.forward +
                       (runs.projections + std::max(runs.keys_values, runs.keys_values_backward)) *
                           reading_.forward +
                       runs.output * output_.forward + runs.mlp * mlp_.forward + runs.down * down_.forward +
@@ -124,7 +124,7 @@ class LayerFlops {
   double indexer_ = 0.0;
   double block_attention_ = 0.0;  // of a shared block, of a pair of tokens
   std::vector<int64_t> lengths_;
-  DeltaRuleFlops rule_;  // of a recurrent layer
+  DeltaRuleFlops rule_;            // of a recurrent layer
   bool gates_of_queries_ = false;  // q_proj makes both
   MapFlops queries_, gates_, keys_values_, output_, mlp_, down_;
   MapFlops reading_;    // of streams, for queries too where keys and values are kept

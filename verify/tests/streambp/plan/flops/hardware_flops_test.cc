@@ -117,8 +117,9 @@ std::vector<NamedSettings> all_settings() {
           [&](Settings& s) { s.every = every, s.keep = parse_kept_layers(kept); });
     }
   }
-  add("streambp, forward order, keys and values kept",
-      [](Settings& s) { s.order = Order::kForward, s.keep = parse_kept_layers("queries,keys-values,gate-up"); });
+  add("streambp, forward order, keys and values kept", [](Settings& s) {
+    s.order = Order::kForward, s.keep = parse_kept_layers("queries,keys-values,gate-up");
+  });
   return all;
 }
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <string_view>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 #include "streambp/model/config/rope_defaults.h"
 #include "streambp/model/config/rope_types.h"
 

@@ -1,8 +1,8 @@
 // Which layers have a window, and how long it is, as config.json says it (transformers, configuration_*.py).
 #include <algorithm>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 namespace {

@@ -2,8 +2,8 @@
 // configuration_hy_v4.py, configuration_mistral_large4.py and configuration_glm5_next.py).
 #include <algorithm>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <string>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 namespace {

@@ -1,8 +1,8 @@
 // Mixtures of experts in config.json (transformers, configuration_*.py).
 #include <algorithm>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 namespace {

@@ -3,8 +3,8 @@
 #include <map>
 #include <string>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 namespace {

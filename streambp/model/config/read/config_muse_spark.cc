@@ -1,7 +1,7 @@
 // Muse Spark's mixture in config.json (transformers, configuration_muse_spark.py).
 #include <algorithm>
 
-#include "streambp/model/config/config_reader.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 

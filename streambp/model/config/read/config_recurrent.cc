@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "streambp/model/config/config_reader.h"
 #include "streambp/model/config/family.h"
+#include "streambp/model/config/read/config_reader.h"
 
 namespace streambp {
 namespace {

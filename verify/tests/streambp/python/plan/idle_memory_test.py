@@ -67,7 +67,7 @@ class Backward(Case):
             expected = gradients(model)
             loss, info = sb.backward(model, batch, return_info=True)
             self.assertEqual((without.kept, without.predicted_bytes), ("none", None))
-            self.assertIn("attention,keys-values", info.kept, dtype)
+            self.assertRegex(info.kept, "^attention,(queries,)?keys-values", dtype)  # in float64 moving queries costs more than making them again
             self.assertTrue(torch.equal(loss, plain))
             self.assert_same_bits(gradients(model), expected, dtype)
 
@@ -141,7 +141,7 @@ class Backward(Case):
         model, batch = small_model(), batch_of(1, 1500)
         lines, _ = lines_of(self, lambda: [sb.backward(model, batch) for _ in range(3)])
         self.assertEqual(len(lines), 1)
-        self.assertRegex(lines[0], "keeps attention, keys-values, .* of the layers, .* predicted .* of .* idle; idle_memory=False keeps nothing")
+        self.assertRegex(lines[0], "keeps attention, queries, keys-values, .* of the layers, .* predicted .* of .* idle; idle_memory=False keeps nothing")
 
     def test_other_objectives(self):
         model = small_model()
@@ -183,7 +183,7 @@ class Patch(Case):
             self.assertEqual(set(found), set(expected))
             for name, gradient in found.items():
                 self.assertTrue(torch.equal(gradient, expected[name]), name)
-            self.assertIn("kept of the last step: attention, keys-values", str(sb.summary(model)))
+            self.assertRegex(str(sb.summary(model)), "kept of the last step: attention, (queries, )?keys-values")
 
     def test_peak_is_not_above_the_prediction_and_nothing_stays(self):
         model, batch = small_model(), batch_of(1, 1500)
