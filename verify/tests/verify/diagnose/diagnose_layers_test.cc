@@ -49,7 +49,6 @@ at::Tensor with_hook(const DecoderLayer& layer, const at::Tensor& x, const Rows&
                                                     : heads.own.values;
   chosen.register_hook([hook](const at::Tensor& d) { return hook(d); });
   AttentionBlock block;
-  Activations known;
   known.attention.output = attention(heads.queries, heads.own.keys, heads.own.values, rows.offsets, {},
                                      layer.attention_settings(), block);
   return layer.after_attention(x, known, rows, {}).hidden;
