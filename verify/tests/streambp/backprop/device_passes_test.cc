@@ -3,11 +3,14 @@
 // than a quarter.
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include <ATen/record_function.h>
 
 #include "streambp/error.h"
 #include "streambp/ops/cuda/library.h"
@@ -169,6 +172,40 @@ TEST(LibrariesOnHost, GiveAWholePassItsGradients) {
     EXPECT_GT(after.flash_backward, before.flash_backward) << model;
     EXPECT_GT(after.cudnn_backward, before.cudnn_backward) << model;
   }
+}
+
+int64_t grouped_products = 0;
+
+/// A mixture in bfloat16 as it runs on a GPU, its experts together, against experts one after another.
+TEST(GroupedExpertsOnHost, GiveAWholePassItsGradients) {
+  EqualitySubject subject = make_subject(
+      {"qwen3-moe-tiny", "sft", {}, "full", "three", 13, {}, R"({"moe_intermediate_size": 24})"}, 3);
+  Model narrow = Model::random(subject.model.config(), {.dtype = at::kBFloat16}, 1);
+  for (size_t i = 0; i < narrow.parameters().size(); ++i) {
+    const at::Tensor value = subject.model.parameters()[i]->value;
+    value.copy_(narrow.parameters()[i]->value.copy_(value));
+  }
+  Settings settings;
+  settings.method = Method::kStandard;
+  const Evaluation truth = evaluate(subject.model, subject.batch, *subject.objective, settings);
+  const double own = measure(evaluate(narrow, subject.batch, *subject.objective, settings), truth).worst();
+  const ServeCpu kernels(cuda::kernels_on_host());
+  const ServeAttention attention(library_attention(), Served::kAsOnGpus);
+  const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
+                              if (function.name() == std::string("aten::_grouped_mm")) ++grouped_products;
+                              return std::unique_ptr<at::ObserverContext>();
+                            }).scopes({at::RecordScope::FUNCTION}));
+  settings.method = Method::kStreambp;
+  for (const int64_t chunk : {5, 13, 64}) {
+    settings.chunk = chunk;
+    const EvaluationErrors errors =
+        measure(evaluate(narrow, subject.batch, *subject.objective, settings), truth);
+    EXPECT_GT(std::exchange(grouped_products, 0), 0);
+    EXPECT_TRUE(errors.worst() <= kPrecisionFactor * own)
+        << errors.worst() << " in " << errors.worst_parameter() << ", one by one " << own;
+  }
+  at::removeCallback(handle);
 }
 
 }  // namespace
