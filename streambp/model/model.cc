@@ -82,13 +82,27 @@ at::Tensor Model::zero_gradient(const at::Tensor& value) const {
   return at::zeros(value.sizes(), value.options().dtype(dtype));
 }
 
-Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable) {
-  const auto options = at::TensorOptions().device(placement_.device);
+at::Tensor Model::ExpertStacks::place(const ParameterShape& shape, int64_t experts,
+                                      const at::TensorOptions& options) {
+  if (!shape.of_expert || shape.shape.size() != 2 || !shape.name.ends_with(".weight"))
+    return at::empty(shape.shape, options);
+  // Before that stand the expert's number and its map's name.
+  std::string map = shape.name;
+  const size_t end = map.rfind('.', map.rfind('.') - 1), begin = map.rfind('.', end - 1) + 1;
+  const int64_t expert = std::stoll(map.substr(begin, end - begin));
+  at::Tensor& all = all_[map.erase(begin, end - begin)];
+  if (!all.defined()) all = at::empty({experts, shape.shape[0], shape.shape[1]}, options);
+  return all.select(0, expert);
+}
+
+Parameter& Model::add_parameter(const ParameterShape& shape, bool trainable, ExpertStacks* stacks) {
+  const auto options = at::TensorOptions().device(placement_.device).dtype(dtype_of(shape.name));
   auto parameter = std::make_unique<Parameter>();
   parameter->name = shape.name;
   {
     const MemoryScope scope("weights");
-    parameter->value = at::empty(shape.shape, options.dtype(dtype_of(shape.name)));
+    parameter->value = stacks != nullptr ? stacks->place(shape, config_.mixture.num_experts, options)
+                                         : at::empty(shape.shape, options);
   }
   const bool is_trained = trainable && !is_never_trained(shape.name);
   parameter->deferred = is_trained && placement_.defers_gradients;
@@ -114,8 +128,11 @@ Model::Model(const Config& config, const Placement& placement,
              const std::function<void(Parameter&, ParameterRole)>& fill)
     : config_(config), placement_(placement) {
   if (placement.head_dtype) require_lm_head(config);
+  ExpertStacks stacks;
+  const bool has_stacks = !placement.filled && !placement.is_quantized;
   for (const ParameterShape& shape : parameter_shapes(config)) {
-    Parameter& parameter = add_parameter(shape, !placement.trainable || placement.trainable(shape.name));
+    Parameter& parameter = add_parameter(shape, !placement.trainable || placement.trainable(shape.name),
+                                         has_stacks ? &stacks : nullptr);
     fill(parameter, shape.role);
     if (placement.filled) placement.filled(parameter);
   }
@@ -149,8 +166,12 @@ Model::Model(const Config& config, const Placement& placement,
 
 Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
   const auto quantized = std::make_shared<QuantizedWeights>();
-  bool has_quantized = false;
-  Model model(checkpoint.config(), placement, [&](Parameter& parameter, ParameterRole) {
+  const std::vector<ParameterShape> shapes = parameter_shapes(checkpoint.config());
+  Placement own = placement;
+  own.is_quantized = std::any_of(shapes.begin(), shapes.end(), [&](const ParameterShape& shape) {
+    return !checkpoint.packing(shape.name) && is_quantized(checkpoint.stored(shape.name));
+  });
+  Model model(checkpoint.config(), own, [&](Parameter& parameter, ParameterRole) {
     const StoredTensor& stored = checkpoint.stored(parameter.name);
     const auto find = [&](const std::string& name) -> const StoredTensor& { return checkpoint.stored(name); };
     if (const auto packing = checkpoint.packing(parameter.name)) {
@@ -165,12 +186,11 @@ Model Model::load(const Checkpoint& checkpoint, const Placement& placement) {
           "zero-3",
           stored.file.path().string(), shown(stored.name));
     }
-    has_quantized = true;
     const MemoryScope scope("weights");
     quantized->take(parameter,
                     read_quantized(find, parameter.name, parameter.value.sizes().vec(), placement.device));
   });
-  if (has_quantized) model.provide(quantized);
+  if (own.is_quantized) model.provide(quantized);
   return model;
 }
 

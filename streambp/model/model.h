@@ -65,6 +65,9 @@ class Model {
     /// Called with each parameter of the base as soon as it has its value: who provides the values of layers
     /// (provide) takes them here, before the next parameter's memory is asked for.
     std::function<void(Parameter&)> filled = {};
+    /// Some weights are quantised as they are stored. Where they are, or `filled` is there, all parameters
+    /// have a storage of their own, which comes and goes; else one map of a layer's experts has one together.
+    bool is_quantized = false;
     /// Of lm_head, its input and its logits, where that is wider than `dtype` (TRL's cast_lm_head_to_fp32);
     /// of an embedding that is the head as well, whose rows are `dtype` after it is looked up. See
     /// require_lm_head.
@@ -206,7 +209,16 @@ class Model {
         const std::function<void(Parameter&, ParameterRole)>& fill);
 
   std::vector<Parameter*> present_embedding_parameters() const;
-  Parameter& add_parameter(const ParameterShape& shape, bool trainable);
+  /// Memory for the weights of each map of a layer's experts, one of all (see ops/mlp/grouped_experts.h).
+  class ExpertStacks {
+   public:
+    /// A parameter's, one of `experts` or another.
+    at::Tensor place(const ParameterShape& shape, int64_t experts, const at::TensorOptions& options);
+
+   private:
+    std::map<std::string, at::Tensor> all_;  // by name, less the expert's number
+  };
+  Parameter& add_parameter(const ParameterShape& shape, bool trainable, ExpertStacks* stacks = nullptr);
   Linear* add_linear(const std::string& name, const std::string& weight, const std::string& bias = "");
   /// A part of `whole` as a parameter over the same storage.
   using View = std::function<at::Tensor(const at::Tensor&)>;

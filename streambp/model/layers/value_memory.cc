@@ -9,6 +9,7 @@ void free_memory(const at::Tensor& tensor) noexcept {
 
 void allocate_memory(const at::Tensor& tensor) {
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  if (storage.data_ptr().get_context() != nullptr) return;
   storage.set_data_ptr_noswap(storage.allocator()->allocate(storage.nbytes()));
 }
 

@@ -9,8 +9,8 @@ namespace streambp {
 /// device; nobody may read or write them until there is memory again.
 void free_memory(const at::Tensor& tensor) noexcept;
 
-/// Gives the tensor's storage, which has none, memory of its size, uninitialised. Its views share it. Throws
-/// OutOfMemory (or c10's).
+/// Gives the tensor's storage, where it has none, memory of its size, uninitialised. Its views share it.
+/// Throws OutOfMemory (or c10's).
 void allocate_memory(const at::Tensor& tensor);
 
 /// Gives `tensor`, which has none, the memory of `from`: a tensor of as many bytes on the same device that

@@ -26,6 +26,13 @@ inline int64_t blas_workspace_bytes() {
   return 2 * each;
 }
 
+/// What a product of `groups` takes in bfloat16 on Hopper and Blackwell (GroupMM.cu): of each group three
+/// pointers, three strides and three sizes, and descriptors of 128 bytes for each multiprocessor, two of
+/// operands and at most three of the result.
+inline int64_t grouped_product_bytes(int64_t groups) {
+  return groups * (3 * 8 + 3 * 8 + 3 * 4) + 5 * 128 * card().multiprocessors;
+}
+
 inline constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }

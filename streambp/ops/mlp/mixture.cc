@@ -8,6 +8,8 @@
 #include "streambp/memory/meter.h"
 #include "streambp/ops/differentiable.h"
 #include "streambp/ops/dry_run.h"
+#include "streambp/ops/mlp/grouped_experts.h"
+#include "streambp/ops/mlp/shared_expert.h"
 #include "streambp/ops/rows/rows.h"
 #include "streambp/ops/sum_dtype.h"
 
@@ -31,6 +33,7 @@ struct Routing {
   at::Tensor top;            // [n, k]: the chosen experts' probabilities
   at::Tensor balanced;       // [n, X]: the softmax that a balance is of; undefined: there is none
   std::vector<Share> shares;
+  GroupedRows grouped;                // instead of shares, where products of groups serve
   std::vector<at::Tensor> untouched;  // in a dry run: as large as the shares that were not run
 };
 
@@ -177,6 +180,13 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
   run.balance->count(routing.balanced, most_probable, run.begin);
 }
 
+/// Whether all experts run together.
+bool are_grouped(const at::Tensor& x, const Mixture& settings) {
+  if (settings.output_norm.weight != nullptr) return false;
+  const std::optional<StackedExperts> experts = stacked_experts(settings.experts);
+  return experts && has_grouped_products(x, *experts);
+}
+
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& of_router,
                    const Mixture& settings, const MixtureRun& run, Routing& routing) {
   const at::NoGradGuard no_grad;
@@ -184,6 +194,12 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Te
   const MemoryScope scope("MLP");  // all but the output, which is the caller's
   route(of_router.defined() ? of_router : x, settings, run, routing);
   const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
+  if (are_grouped(x, settings)) {
+    const auto experts = static_cast<int64_t>(settings.experts.size());
+    routing.grouped = group_rows(routing.choices, weights, experts, grouped_piece_rows(experts));
+    grouped_forward(settings.experts, routing.grouped, x, run.graph_only ? at::Tensor() : y);
+    return y;
+  }
   routing.shares = shares_of(routing.choices, settings);
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
@@ -301,6 +317,8 @@ std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_route
                                  const MixtureRun& run, Routing& routing, const at::Tensor& dy) {
   at::Tensor d_weights = at::zeros({routing.choices.numel(), 1}, x.options());
   at::Tensor dx = at::zeros_like(x);
+  if (!routing.grouped.saved.empty())
+    grouped_backward(settings.experts, routing.grouped, x, dy, dx, d_weights);
   for (Share& share : routing.shares) {
     const GatedMlp& expert = settings.experts[share.expert];
     if (expert.trains_input_maps()) share.saved.x = gather_rows(x, share.tokens);
@@ -321,49 +339,14 @@ std::vector<at::Tensor> backward(const at::Tensor& x, const at::Tensor& of_route
   return {dx, d_router};
 }
 
-/// residual + sigmoid(gate(x)) expert(x) for the expert that every token has.
-at::Tensor add_shared_expert(const at::Tensor& residual, const at::Tensor& x, const Mixture& settings,
-                             bool graph_only) {
-  const GatedMlp& expert = settings.shared_expert;
-  std::vector<at::Tensor> inputs{x};
-  if (residual.defined()) inputs.push_back(residual);
-  const bool keep = needs_backward(inputs);  // asked before autograd is off
-  const MemoryScope scope("MLP");
-  GatedMlpSaved saved;
-  at::Tensor weights, y;
-  {
-    const at::NoGradGuard no_grad;
-    weights = linear_forward(*settings.shared_expert_gate, x).sigmoid_();
-    if (graph_only) {
-      saved = save_gated(expert, x);
-      y = unread(x);
-    } else {
-      y = linear_forward(*expert.down_proj, gated_product(expert, x, saved, keep)).mul_(weights);
-      if (residual.defined()) y.add_(residual);
-    }
-  }
-  return differentiable(inputs, std::move(y), "shared_expert",
-                        [x = x.detach(), &settings, saved, weights,
-                         inputs = inputs.size()](std::vector<at::Tensor>&& dy) mutable {
-                          at::Tensor d_weights;
-                          at::Tensor dx = gated_mlp_backward(settings.shared_expert, std::move(saved), dy[0],
-                                                             weights, &d_weights);
-                          const at::Tensor d_logits = at::sigmoid_backward(d_weights, weights);
-                          linear_accumulate(*settings.shared_expert_gate, x, d_logits);
-                          linear_backward_input(*settings.shared_expert_gate, d_logits, dx);
-                          std::vector<at::Tensor> gradients{dx};
-                          if (inputs == 2) gradients.push_back(dy[0]);
-                          return gradients;
-                        });
-}
-
 }  // namespace
 
 at::Tensor mixture(const at::Tensor& before, const at::Tensor& x, const Mixture& settings,
                    const MixtureRun& run, const at::Tensor& of_router) {
   at::Tensor residual = before;
   if (!run.routed_alone && settings.shared_expert_gate != nullptr) {
-    residual = add_shared_expert(before, x, settings, run.graph_only);
+    residual =
+        add_shared_expert(before, x, settings.shared_expert, *settings.shared_expert_gate, run.graph_only);
   } else if (!run.routed_alone && settings.has_shared_expert()) {
     residual = gated_mlp(before, x, settings.shared_expert, run.graph_only);
   }

@@ -170,4 +170,12 @@ void add_sorted_rows(at::Tensor& sum, const at::Tensor& indices, const at::Tenso
   }
 }
 
+void add_ordered_rows(const at::Tensor& sum, const at::Tensor& indices, const at::Tensor& order,
+                      const at::Tensor& rows) {
+  if (is_for_cuda(sum) && is_sortable(sum, rows)) return add_by_kernel(sum, indices, order, rows);
+  Parameter of_sum;
+  of_sum.gradient = sum;
+  accumulate_rows(of_sum, indices, gather_rows(rows, order));
+}
+
 }  // namespace streambp

@@ -43,4 +43,9 @@ void accumulate_trained_product(const TrainedRows& rows, const at::Tensor& dy, c
 /// none comes twice. Without autograd.
 void add_sorted_rows(at::Tensor& sum, const at::Tensor& indices, const at::Tensor& rows);
 
+/// The same of row order[i] of `rows`, where the indices ascend and one may come several times: its rows are
+/// summed as accumulate_rows does.
+void add_ordered_rows(const at::Tensor& sum, const at::Tensor& indices, const at::Tensor& order,
+                      const at::Tensor& rows);
+
 }  // namespace streambp

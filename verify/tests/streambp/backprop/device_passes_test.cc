@@ -2,16 +2,21 @@
 // parameter is further from the float64 truth than standard back-propagation's in the same precision, by more
 // than a quarter.
 #include <algorithm>
+#include <atomic>
 #include <gtest/gtest.h>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <ATen/record_function.h>
+
 #include "streambp/error.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/cuda/on_host.h"
+#include "streambp/ops/cuda/scratch.h"
 #include "streambp/runtime/device.h"
 #include "verify/equality/subject.h"
 #include "verify/precision.h"
@@ -169,6 +174,63 @@ TEST(LibrariesOnHost, GiveAWholePassItsGradients) {
     EXPECT_GT(after.flash_backward, before.flash_backward) << model;
     EXPECT_GT(after.cudnn_backward, before.cudnn_backward) << model;
   }
+}
+
+std::atomic<int64_t> grouped_products = 0;  // a backward pass has a thread of its own
+
+class GroupedExpertsPasses : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(On, GroupedExpertsPasses, testing::Values("host", "device"),
+                         [](const auto& where) { return std::string(where.param); });
+
+/// A mixture in bfloat16, its experts together, against experts one after another: with our kernels and the
+/// calls of the libraries on the host, or on a GPU.
+TEST_P(GroupedExpertsPasses, AreAsPreciseAsOneAfterAnother) {
+  EqualitySubject subject = make_subject(
+      {"qwen3-moe-tiny", "sft", {}, "full", "three", 13, {}, R"({"moe_intermediate_size": 24})"}, 3);
+  const auto narrowed = [&](c10::Device device) {
+    Model narrow = Model::random(subject.model.config(), {.dtype = at::kBFloat16, .device = device}, 1);
+    for (size_t i = 0; i < narrow.parameters().size(); ++i) {
+      const at::Tensor value = subject.model.parameters()[i]->value;
+      value.copy_(narrow.parameters()[i]->value.copy_(value));
+    }
+    return narrow;
+  };
+  Model narrow = narrowed(at::kCPU);
+  Settings settings;
+  settings.method = Method::kStandard;
+  const Evaluation truth = evaluate(subject.model, subject.batch, *subject.objective, settings);
+  const double own = measure(evaluate(narrow, subject.batch, *subject.objective, settings), truth).worst();
+  std::optional<ServeCpu> kernels;
+  std::optional<ServeAttention> attention;
+  const bool on_host = GetParam() == std::string("host");
+  if (on_host) {
+    kernels.emplace(cuda::kernels_on_host());
+    attention.emplace(library_attention(), Served::kAsOnGpus);
+  } else {
+    try {
+      narrow = narrowed(open_device("cuda"));
+    } catch (const InputError& error) {
+      GTEST_SKIP() << "needs a CUDA device: " << error.what();
+    }
+  }
+  const int generation = cuda::card().capability / 10;
+  const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
+                              if (function.name() == std::string("aten::_grouped_mm")) ++grouped_products;
+                              return std::unique_ptr<at::ObserverContext>();
+                            }).scopes({at::RecordScope::FUNCTION}));
+  settings.method = Method::kStreambp;
+  for (const int64_t chunk : {5, 13, 64}) {
+    settings.chunk = chunk;
+    const EvaluationErrors errors =
+        measure(evaluate(narrow, subject.batch, *subject.objective, settings), truth);
+    EXPECT_EQ(grouped_products.exchange(0) > 0, generation == 9 || generation == 10);
+    // A GPU's other kernels round otherwise too.
+    EXPECT_TRUE(errors.worst() <= (on_host ? kPrecisionFactor : 2.0) * own)
+        << errors.worst() << " in " << errors.worst_parameter() << ", one by one " << own;
+  }
+  at::removeCallback(handle);
 }
 
 }  // namespace
