@@ -12,6 +12,7 @@
 
 #include "bench/sweep/gemm_rate.h"
 #include "streambp/error.h"
+#include "streambp/model/quantized/quantized.h"
 #include "streambp/ops/attention/attention_device.h"
 #include "streambp/ops/cuda/library.h"
 #include "streambp/ops/head/target_softmax.h"
@@ -248,6 +249,18 @@ void cuda_expert_rows(benchmark::State& state) {
   measure(state, 3 * bytes_of({added}), 0.0, [&] { add_sorted_rows(sum, indices, added); });
 }
 BENCHMARK(cuda_expert_rows)->Apply(rows);
+
+/// A matrix of an MLP in NF4, its maxima in 8 bits (bits:4), or in rows of int8.
+void cuda_dequantize(benchmark::State& state) {
+  if (!has_gpu(state)) return;
+  const at::Tensor into = gpu().tensor({kCardMlp, kCardHidden});
+  const bool in_4_bits = state.range(0) == 4;
+  const QuantizedTensor quantized =
+      quantize(into, {in_4_bits ? QuantType::kNf4 : QuantType::kInt8, /*double_quant=*/in_4_bits});
+  measure(state, static_cast<double>(quantized.bytes()) + bytes_of({into}), 0.0,
+          [&] { dequantize_into(quantized, into); });
+}
+BENCHMARK(cuda_dequantize)->ArgName("bits")->Arg(4)->Arg(8)->UseManualTime();
 
 /// Short sequences side by side in one call: `rows` of 256 tokens each.
 void cuda_packed_attention(benchmark::State& state) {

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "bench/micro/benchmark_work.h"
+#include "streambp/model/quantized/quantized.h"
 #include "streambp/ops/head/target_softmax.h"
 #include "streambp/ops/mlp/mlp.h"
 #include "streambp/ops/norm_rope.h"
@@ -163,6 +164,23 @@ void target_softmax(benchmark::State& state) {
   set_work(state, 3 * logits.numel(), 6 * logits.numel());
 }
 BENCHMARK(target_softmax)->ArgNames({"rows", "fused"})->ArgsProduct({{64, 128, 512}, {0, 1}})->UseRealTime();
+
+/// A matrix of 8 billion parameters' size in NF4, its maxima in 8 bits (nested:1), to float32 or bfloat16.
+void dequantize(benchmark::State& state) {
+  const QuantizedTensor quantized =
+      quantize(at::randn({4096, 4096}), {QuantType::kNf4, /*double_quant=*/state.range(0) != 0});
+  const at::Tensor into = at::empty(quantized.shape, state.range(1) != 0 ? at::kBFloat16 : at::kFloat);
+  const auto run = state.range(2) != 0 ? dequantize_into : dequantize_plain;
+  for (auto _ : state) {
+    run(quantized, into);
+    benchmark::DoNotOptimize(into.data_ptr());
+  }
+  state.SetBytesProcessed(state.iterations() * (quantized.bytes() + static_cast<int64_t>(into.nbytes())));
+}
+BENCHMARK(dequantize)
+    ->ArgNames({"nested", "bfloat16", "fused"})
+    ->ArgsProduct({{0, 1}, {0, 1}, {0, 1}})
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace streambp::bench

@@ -1,6 +1,5 @@
 #include "streambp/model/quantized/quantized.h"
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -9,22 +8,9 @@
 #include "streambp/model/files/strict_json.h"
 #include "streambp/model/files/tensor_file.h"
 #include "streambp/model/quantized/quantized_codes.h"
-#include "streambp/ops/dry_run.h"
 
 namespace streambp {
 namespace {
-
-/// Values that are dequantised at a time; a multiple of every block size.
-constexpr int64_t kDequantizedAtOnce = int64_t{1} << 22;
-constexpr double kPer127 = 7.874015718698502e-3;  // 1 / 127 as bitsandbytes spells it
-
-/// float32 [blocks].
-at::Tensor maxima_of(const QuantizedTensor& quantized) {
-  if (!quantized.nested()) return quantized.absmax;
-  const at::Tensor maxima = quantized.nested_code.index_select(0, quantized.absmax.to(at::kInt));
-  multiply_blocks(maxima, quantized.nested_absmax, quantized.nested_blocksize);
-  return maxima.add_(quantized.nested_offset);
-}
 
 at::Tensor read_stored(const StoredTensor& stored, at::ScalarType dtype, c10::Device device) {
   const at::Tensor tensor = at::empty(stored.entry().shape, at::TensorOptions().dtype(dtype).device(device));
@@ -53,34 +39,6 @@ int64_t QuantizedTensor::bytes() const {
     if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
   }
   return bytes;
-}
-
-void dequantize_into(const QuantizedTensor& quantized, const at::Tensor& into) {
-  TORCH_CHECK(into.sizes() == at::IntArrayRef(quantized.shape), "dequantize_into: another shape");
-  if (into.numel() == 0) return;
-  const bool by_rows = quantized.type == QuantType::kInt8;
-  const int64_t width = by_rows ? into.size(1) : 1;
-  const int64_t at_once = std::max<int64_t>(kDequantizedAtOnce / width, 1) * width;
-  const at::Tensor flat = into.view({-1}), packed = quantized.packed.view({-1});
-  const at::Tensor maxima = maxima_of(quantized);
-  const at::Tensor pairs =
-      by_rows ? at::Tensor() : pairs_of(codes_of(quantized.type), /*high_first=*/true, into.device());
-  const int64_t blocksize = by_rows ? width : quantized.blocksize;
-  const int64_t parts = blocks_of(flat.numel(), at_once);
-  for (int64_t part = 0; part < parts; part += steps_in_one(into.device(), parts)) {
-    const int64_t begin = part * at_once, count = std::min(at_once, flat.numel() - begin);
-    at::Tensor values;
-    if (by_rows) {
-      values = packed.narrow(0, begin, count).to(at::kFloat);
-    } else {
-      const at::Tensor bytes = packed.narrow(0, begin / 2, blocks_of(count, 2)).to(at::kInt);
-      values = pairs.index_select(0, bytes).view(at::kFloat).narrow(0, 0, count);
-    }
-    multiply_blocks(values, maxima.narrow(0, begin / blocksize, blocks_of(count, blocksize)), blocksize);
-    if (by_rows) values.mul_(kPer127);
-    const bool same = into.scalar_type() == quantized.dtype;
-    flat.narrow(0, begin, count).copy_(same ? values : values.to(quantized.dtype));
-  }
 }
 
 bool is_quantized(const StoredTensor& stored) {

@@ -41,9 +41,12 @@ struct QuantizedTensor {
 /// alone.
 QuantizedTensor quantize(const at::Tensor& value, const Quantization& quantization);
 
-/// Writes the values into `into`, contiguous, of the shape and on the device of `quantized`. Takes a few tens
-/// of megabytes meanwhile, whatever the size.
+/// Writes the values into `into`, contiguous, of the shape and on the device of `quantized`: in one call of
+/// our kernels, which allocates nothing; into float16, and on devices without them, as dequantize_plain does.
 void dequantize_into(const QuantizedTensor& quantized, const at::Tensor& into);
+
+/// The same bits by ops of ATen, which take a few tens of megabytes meanwhile, whatever the size.
+void dequantize_plain(const QuantizedTensor& quantized, const at::Tensor& into);
 
 /// Whether a parameter that is stored so has 4 or 8 bits.
 bool is_quantized(const StoredTensor& stored);

@@ -101,12 +101,37 @@ struct SoftmaxKernels {
   void (*backward)(const TargetSoftmax<S>& op, const double* d_target, int64_t begin, int64_t end);
 };
 
+/// What a float32 product is rounded to before anything else is made of it.
+enum class Rounding { kNone, kBfloat16, kHalf };
+
+/// Numbers in 4 or 8 bits, in blocks with a maximum each: code times maximum in float32, of 8 bits times
+/// 1 / 127, and rounded.
+struct PackedNumbers {
+  int bits = 4;
+  const uint8_t* bytes =
+      nullptr;           // 4 bits: two codes a byte, the first high; 8: the numbers themselves, signed
+  float codes[16] = {};  // of 4 bits
+  const float* maxima = nullptr;  // [blocks]
+  int64_t block_size = 0;         // numbers of a block, of 4 bits an even one; the last block may be shorter
+  int64_t count = 0;
+  Rounding rounding = Rounding::kNone;
+};
+/// 1 / 127 as bitsandbytes spells it.
+inline constexpr float kPer127 = static_cast<float>(7.874015718698502e-3);
+
+template <typename S>
+struct DequantizeKernels {
+  /// Writes all of them to `to`.
+  void (*numbers)(const PackedNumbers& from, S* to);
+};
+
 /// All of them for one dtype.
 template <typename S>
 struct ElementwiseKernels {
   NormRopeKernels<S> norm_rope;
   GateKernels<S> gate;
   SoftmaxKernels<S> softmax;
+  DequantizeKernels<S> dequantize;
 };
 
 /// Of<S> for each dtype S that there are kernels for.

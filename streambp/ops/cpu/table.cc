@@ -15,6 +15,8 @@ template <typename S>
 GateKernels<S> gate_kernels();
 template <typename S>
 SoftmaxKernels<S> softmax_kernels();
+template <typename S>
+DequantizeKernels<S> dequantize_kernels();
 template <typename T>
 TargetHeadKernels<T> target_head_kernels();
 template <typename S>
@@ -30,10 +32,14 @@ GatedNormKernels<S> gated_norm_kernels();
 
 template <typename S>
 static KernelSetOf<S> kernels_of() {
-  return {attention_kernels<S>(),          {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<S>()},
-          target_head_kernels<Wide<S>>(),  delta_rule_kernels<S>(),
-          channel_delta_rule_kernels<S>(), state_space_kernels<S>(),
-          causal_conv_kernels<S>(),        gated_norm_kernels<S>()};
+  return {attention_kernels<S>(),
+          {norm_rope_kernels<S>(), gate_kernels<S>(), softmax_kernels<S>(), dequantize_kernels<S>()},
+          target_head_kernels<Wide<S>>(),
+          delta_rule_kernels<S>(),
+          channel_delta_rule_kernels<S>(),
+          state_space_kernels<S>(),
+          causal_conv_kernels<S>(),
+          gated_norm_kernels<S>()};
 }
 
 KernelSet all_kernels();

@@ -16,6 +16,8 @@ using cpu::Bfloat16;
 using cpu::GateBackward;
 using cpu::Heads;
 using cpu::NormRope;
+using cpu::PackedNumbers;
+using cpu::Rounding;
 using cpu::TargetSoftmax;
 using cpu::Wide;
 
@@ -95,6 +97,22 @@ struct RowSumLaunches {
   Failure (*add_to_wide)(const Queue& queue, const RowSums<S, Wide<S>>& op);
 };
 
+/// Maxima in 8 bits, code[codes[i]] times the maximum of their block, plus `offset`. Without codes: there are
+/// none.
+struct NestedMaxima {
+  const uint8_t* codes = nullptr;  // [blocks of numbers]
+  const float* code = nullptr;     // [256]
+  const float* maxima = nullptr;   // [blocks of maxima]
+  int64_t block_size = 0;          // maxima of a block
+  float offset = 0;
+};
+
+template <typename S>
+struct DequantizeLaunches {
+  /// `nested` stands for from.maxima where it has codes.
+  Failure (*numbers)(const Queue& queue, const PackedNumbers& from, const NestedMaxima& nested, S* to);
+};
+
 /// All of them for numbers stored as S.
 template <typename S>
 struct KernelTableOf {
@@ -103,6 +121,7 @@ struct KernelTableOf {
   SoftmaxLaunches<S> softmax;
   MergeLaunches<S> attention;
   RowSumLaunches<S> rows;
+  DequantizeLaunches<S> dequantize;
 };
 
 using KernelTable = cpu::ForDtypes<KernelTableOf>;

@@ -11,6 +11,7 @@
 #ifdef __CUDACC__
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #define STREAMBP_GLOBAL __global__

@@ -12,7 +12,7 @@ namespace streambp::cuda {
 
 /// Counts up whenever the table of kernels or their arguments change: a library of another build is not
 /// taken.
-inline constexpr uint64_t kInterface = 3;
+inline constexpr uint64_t kInterface = 4;
 
 /// Loads the library's kernels and asks GPU `device`, the first time that it is named, whether there is code
 /// for it among them. Returns an empty text, or why they can't be had there: then ATen's own ops serve it.

@@ -48,6 +48,31 @@ STREAMBP_DEVICE Wide<S> rounded(Wide<S> x) {
   return widen(narrow<S>(x));
 }
 
+/// x as it would be after a trip through memory in half precision.
+STREAMBP_DEVICE float rounded_to_half(float x) {
+#ifdef __CUDACC__
+  return __half2float(__float2half_rn(x));
+#else
+  const float size = fabsf(x);
+  if (!(size < 65520.0F)) return size > 0.0F ? copysignf(INFINITY, x) : x;
+  if (size < 0x1p-14F) return copysignf((size + 0.5F) - 0.5F, x);  // steps of 2^-24
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  bits = (bits + 0xfffU + ((bits >> 13) & 1U)) & ~0x1fffU;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+#endif
+}
+
+/// a b, rounded whatever is done with it.
+STREAMBP_DEVICE float product(float a, float b) {
+#ifdef __CUDACC__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 /// a b + c, rounded once. Written out where kernels of different types have to give the same bits: a compiler
 /// may or may not make one of a product and a sum.
 STREAMBP_DEVICE float multiply_add(float a, float b, float c) {

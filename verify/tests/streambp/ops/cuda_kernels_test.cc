@@ -18,6 +18,7 @@
 #include "streambp/ops/norm_rope.h"
 #include "streambp/ops/rows/rows.h"
 #include "streambp/runtime/device.h"
+#include "verify/tests/streambp/model/quantized/quantized_testing.h"
 #include "verify/tests/streambp/ops/ops_testing.h"
 #include "verify/tests/streambp/ops/serve_cpu.h"
 #include "verify/tests/turns.h"
@@ -319,6 +320,26 @@ TEST_P(CudaKernels, RowsOfAscendingIndicesNeedNoOrder) {
     at::Tensor sum = before.clone().to(device(), dtype());
     add_sorted_rows(sum, indices.to(device()), rows.to(device(), dtype()));
     EXPECT_TRUE(at::equal(wide(sum), before.index_add(0, indices, rows))) << "size " << size;
+  }
+}
+
+TEST_P(CudaKernels, DequantisedNumbersAreThoseOfAten) {
+  uint64_t seed = 0;
+  for (const RandomQuantized& kind : random_kinds()) {
+    const QuantizedTensor quantized = random_quantized(kind, ++seed);
+    const at::Tensor expected = at::empty(kind.shape, dtype());
+    dequantize_plain(quantized, expected);
+    QuantizedTensor there = quantized;
+    for (at::Tensor* part : {&there.packed, &there.absmax, &there.nested_absmax, &there.nested_code})
+      if (part->defined()) *part = part->to(device());
+    for (const int64_t offset : {0, 1}) {  // 1: packs of 16 bytes don't fit
+      const at::Tensor into = unwritten({expected.numel() + offset}).narrow(0, offset, expected.numel());
+      dequantize_into(there, into.view(kind.shape));
+      EXPECT_TRUE(same_bits(into.view(kind.shape).cpu(), expected))
+          << quant_type_name(kind.type) << " " << at::IntArrayRef(kind.shape) << " in blocks of "
+          << kind.blocksize << ", " << kind.nested_blocksize << ", of " << kind.dtype << ", offset "
+          << offset;
+    }
   }
 }
 

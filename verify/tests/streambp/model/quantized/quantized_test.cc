@@ -1,11 +1,18 @@
 // Matrices in 4 and 8 bits: the bits of bitsandbytes, which made the file that is read here.
 #include "streambp/model/quantized/quantized.h"
 
+#include <algorithm>
 #include <cmath>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "streambp/memory/meter.h"
 #include "streambp/model/files/tensor_file.h"
+#include "streambp/model/quantized/quantized_codes.h"
+#include "streambp/ops/cpu/kernels.h"
+#include "verify/tests/on_threads.h"
 #include "verify/tests/streambp/model/file_testing.h"
+#include "verify/tests/streambp/model/quantized/quantized_testing.h"
 
 namespace streambp {
 namespace {
@@ -64,6 +71,80 @@ TEST(Quantized, WidensWhatWasRoundedAndRoundsWhatIsWider) {
   for (const Case& one : cases()) {
     for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf})
       EXPECT_TRUE(at::equal(dequantised(one.quantized, dtype), one.dequantised.to(dtype))) << one.name;
+  }
+}
+
+at::Tensor dequantised_plain(const QuantizedTensor& quantized, at::ScalarType dtype) {
+  const at::Tensor into = at::full(quantized.shape, 7.0, dtype);
+  dequantize_plain(quantized, into);
+  return into;
+}
+
+constexpr auto kKernelDtypes = {at::kFloat, at::kDouble, at::kBFloat16};
+
+std::string name_of(const RandomQuantized& kind) {
+  return fmt::format("{} {} in blocks of {}, {}, of {}", quant_type_name(kind.type),
+                     fmt::join(kind.shape, "x"), kind.blocksize, kind.nested_blocksize,
+                     c10::toString(kind.dtype));
+}
+
+TEST(Quantized, KernelsGiveTheBitsOfAten) {
+  uint64_t seed = 0;
+  for (const RandomQuantized& kind : random_kinds()) {
+    const QuantizedTensor quantized = random_quantized(kind, ++seed);
+    for (const at::ScalarType dtype : kKernelDtypes) {
+      const at::Tensor expected = dequantised_plain(quantized, dtype);
+      EXPECT_TRUE(same_bits(dequantised(quantized, dtype), expected)) << name_of(kind) << " as " << dtype;
+      const at::Tensor on_three = on_threads(3, [&] { return dequantised(quantized, dtype); });
+      EXPECT_TRUE(same_bits(on_three, expected)) << name_of(kind) << " as " << dtype << ", 3 threads";
+    }
+  }
+}
+
+/// By the kernels of `set`.
+template <typename S>
+void dequantize_by(const cpu::KernelSet& set, const QuantizedTensor& quantized, const at::Tensor& into) {
+  cpu::PackedNumbers from{.bits = quantized.type == QuantType::kInt8 ? 8 : 4,
+                          .bytes = static_cast<const uint8_t*>(quantized.packed.const_data_ptr()),
+                          .maxima = quantized.absmax.const_data_ptr<float>(),
+                          .block_size = quantized.blocksize != 0 ? quantized.blocksize : into.size(1),
+                          .count = into.numel()};
+  if (from.bits == 4) std::copy_n(codes_of(quantized.type).begin(), 16, from.codes);
+  if (quantized.dtype == at::kBFloat16) from.rounding = cpu::Rounding::kBfloat16;
+  if (quantized.dtype == at::kHalf) from.rounding = cpu::Rounding::kHalf;
+  set.of<S>().elementwise.dequantize.numbers(from, static_cast<S*>(into.mutable_data_ptr()));
+}
+
+TEST(Quantized, EveryInstructionSetGivesThem) {
+  uint64_t seed = 0;
+  for (const RandomQuantized& kind : random_kinds()) {
+    if (kind.nested_blocksize != 0) continue;  // decoded before the kernels
+    const QuantizedTensor quantized = random_quantized(kind, ++seed);
+    for (const cpu::KernelSet& set : cpu::available_kernels()) {
+      for (const at::ScalarType dtype : kKernelDtypes) {
+        const at::Tensor found = at::full(kind.shape, 7.0, dtype);
+        if (dtype == at::kFloat) dequantize_by<float>(set, quantized, found);
+        if (dtype == at::kDouble) dequantize_by<double>(set, quantized, found);
+        if (dtype == at::kBFloat16) dequantize_by<cpu::Bfloat16>(set, quantized, found);
+        EXPECT_TRUE(same_bits(found, dequantised_plain(quantized, dtype)))
+            << set.instruction_set << ": " << name_of(kind) << " as " << dtype;
+      }
+    }
+  }
+}
+
+TEST(Quantized, KernelsTakeNoMemoryOfTheirOwn) {
+  install_meters();
+  for (const c10::Device device : {at::kCPU, at::kMeta}) {
+    const QuantizedTensor quantized =
+        quantize(at::zeros({300, 70}, at::TensorOptions(device).dtype(at::kFloat)), {QuantType::kNf4, true});
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+      const at::Tensor into = at::empty(quantized.shape, at::TensorOptions(device).dtype(dtype));
+      reset_peak(device);
+      dequantize_into(quantized, into);
+      const MemoryReading reading = read_meter(device);
+      EXPECT_EQ(reading.peak_bytes > reading.live_bytes, dtype == at::kHalf) << device << ", " << dtype;
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Every CUDA kernel gives the same bits whatever the order of its blocks and of the threads between two
 // barriers: its sums are taken in one order. With the thread sanitizer nothing of them may race.
 // STREAMBP_ORDERS=N: so many shuffled orders instead of 3.
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <gtest/gtest.h>
@@ -206,6 +207,36 @@ TYPED_TEST(KernelOrders, SumsOfRows) {
         return bytes;
       });
     }
+  }
+}
+
+TYPED_TEST(KernelOrders, DequantisedNumbers) {
+  using S = TypeParam;
+  // More than a block's; the last block of numbers is short, and of an odd number.
+  constexpr int64_t kCount = 20001, kBlock = 64, kBlocks = kCount / kBlock + 1;
+  std::vector<uint8_t> bytes(kCount), codes(kBlocks);
+  for (int64_t i = 0; i < kCount; ++i) bytes[static_cast<size_t>(i)] = static_cast<uint8_t>(i * 37);
+  for (int64_t i = 0; i < kBlocks; ++i) codes[static_cast<size_t>(i)] = static_cast<uint8_t>(i * 53);
+  const auto maxima = numbers<float>(kBlocks, 1), code = numbers<float>(256, 2),
+             table = numbers<float>(16, 3);
+  const NestedMaxima nested{codes.data(), code.data(), maxima.data(), 32, 0.5F};
+  for (const int bits : {4, 8}) {
+    PackedNumbers from{.bits = bits,
+                       .bytes = bytes.data(),
+                       .maxima = maxima.data(),
+                       .block_size = kBlock,
+                       .count = kCount,
+                       .rounding = Rounding::kHalf};
+    std::copy(table.begin(), table.end(), from.codes);
+    expect_one_result("numbers of " + std::to_string(bits) + " bits", [&] {
+      std::string results;
+      for (const NestedMaxima& of : {NestedMaxima{}, nested}) {
+        auto into = unwritten<S>(kCount);
+        this->kernels.dequantize.numbers(kQueue, from, of, into.data());
+        append(results, into);
+      }
+      return results;
+    });
   }
 }
 

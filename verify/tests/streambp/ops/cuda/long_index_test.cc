@@ -257,5 +257,34 @@ TYPED_TEST(LongIndex, SumsOfRows) {
   }
 }
 
+TYPED_TEST(LongIndex, DequantisedNumbers) {
+  using S = TypeParam;
+  constexpr int64_t kSize = 512;  // a block of numbers, that the threads of a block take at once
+  const auto table = numbers<float>(16, 1), maximum = numbers<float>(1, 2);
+  const std::vector<uint8_t> bytes(kSize, 0x3c), code{1};
+  for (const int bits : {4, 8}) {
+    const auto run = [&](int64_t count, const uint8_t* packed, const float* maxima, const uint8_t* codes,
+                         S* to) {
+      PackedNumbers from{
+          .bits = bits, .bytes = packed, .maxima = maxima, .block_size = kSize, .count = count};
+      std::copy(table.begin(), table.end(), from.codes);
+      // Nested maxima have a block each.
+      this->kernels.dequantize.numbers(kQueue, from, {codes, table.data(), maxima, 1, 0.25F}, to);
+    };
+    std::vector<S> expected(kSize);
+    run(kSize, bytes.data(), maximum.data(), code.data(), expected.data());
+    for (const int64_t count : kCounts) {
+      const Sparse<uint8_t> packed(count * bits / 8), codes(count / kSize);
+      const Sparse<float> maxima(count / kSize);
+      const Sparse<S> to(count);
+      packed.set_last(bytes);
+      codes.set_last(code);
+      maxima.set_last(maximum);
+      this->on_last_block([&] { run(count, packed.data(), maxima.data(), codes.data(), to.data()); });
+      EXPECT_TRUE(same(to.last(kSize), expected)) << count << " of " << bits << " bits";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace streambp::cuda
