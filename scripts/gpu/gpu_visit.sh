@@ -4,7 +4,7 @@
 visit_parts=(visit_versions visit_profile visit_gemm visit_kernels visit_hugging_face visit_8k visit_32k visit_131k
   visit_147k visit_new_lengths visit_models visit_tests visit_deterministic visit_objectives visit_gemma)
 expected+=([visit_versions]=20 [visit_profile]=60 [visit_gemm]=25 [visit_kernels]=25 [visit_hugging_face]=100
-  [visit_8k]=15 [visit_32k]=65 [visit_131k]=65 [visit_147k]=90 [visit_new_lengths]=25 [visit_models]=25
+  [visit_8k]=15 [visit_32k]=65 [visit_131k]=65 [visit_147k]=90 [visit_new_lengths]=25 [visit_models]=50
   [visit_tests]=100 [visit_deterministic]=20 [visit_objectives]=30 [visit_gemma]=10)
 
 # Of Python, which in a rehearsal computes something tiny on the CPU, where that Python has transformers.
@@ -55,6 +55,7 @@ visit_147k() { sweep visit-147k "${eight_b[@]}" --method streambp --offload host
 
 visit_models() {
   sweep visit-models --model gpt-oss-20b --dtype bfloat16 --lora-rank 16 --method streambp --seq-len 8192 --repeats 1
+  sweep visit-models --model qwen3-30b-a3b --dtype bfloat16 --lora-rank 16 --method streambp --seq-len 8192 --repeats 1
   sweep visit-models "${eight_b[@]}" --quantize nf4 --double-quant --lora-rank 16 --method streambp --seq-len 8192 --repeats 1
 }
 
