@@ -180,8 +180,9 @@ std::atomic<int64_t> grouped_products = 0;  // a backward pass has a thread of i
 
 class GroupedExpertsPasses : public testing::TestWithParam<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(On, GroupedExpertsPasses, testing::Values("host", "device"),
-                         [](const auto& where) { return std::string(where.param); });
+const auto kNameOfPlace = [](const auto& where) { return std::string(where.param); };
+INSTANTIATE_TEST_SUITE_P(Host, GroupedExpertsPasses, testing::Values("host"), kNameOfPlace);
+INSTANTIATE_TEST_SUITE_P(Device, GroupedExpertsPasses, testing::Values("device"), kNameOfPlace);
 
 /// A mixture in bfloat16, its experts together, against experts one after another: with our kernels and the
 /// calls of the libraries on the host, or on a GPU.
