@@ -49,9 +49,9 @@ STREAMBP_GLOBAL void dequantized_numbers(PackedNumbers from, NestedMaxima nested
   if constexpr (kBits == 4) {
     float* const codes = shared_memory<float>();  // each for every lane of a warp, in a bank of its own
     if (thread_index() < kWarp) {
-      STREAMBP_UNROLL  // a code that is found by a variable would have all of them copied to the thread's
-                       // stack
-          for (int code = 0; code < 16; ++code) codes[code * kWarp + thread_index()] = from.codes[code];
+      // A code that is found by a variable would have all of them copied to the thread's stack.
+      STREAMBP_UNROLL
+      for (int code = 0; code < 16; ++code) codes[code * kWarp + thread_index()] = from.codes[code];
     }
     barrier();
     own_codes = codes + thread_index() % kWarp;

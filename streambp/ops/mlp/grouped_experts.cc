@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+
 #include "streambp/memory/meter.h"
 #include "streambp/ops/cuda/scratch.h"
 #include "streambp/ops/fused.h"
@@ -154,11 +156,13 @@ bool has_grouped_products(const at::Tensor& x, const StackedExperts& experts) {
                              });
 }
 
-GroupedRows group_rows(const at::Tensor& choices, const at::Tensor& weights, int64_t experts,
+GroupedRows group_rows(const at::Tensor& choices, const at::Tensor& weights, StackedExperts experts,
                        int64_t piece_rows) {
   const int64_t count = choices.numel(), rows_of_piece = std::min(piece_rows, count);
   const int64_t pieces = (count + rows_of_piece - 1) / rows_of_piece;
+  const int64_t groups = experts.gate_proj.size(0);
   GroupedRows rows;
+  rows.experts = std::move(experts);
   rows.piece_rows = rows_of_piece;
   rows.saved.resize(static_cast<size_t>(pieces));
   const auto options = choices.options();
@@ -166,7 +170,7 @@ GroupedRows group_rows(const at::Tensor& choices, const at::Tensor& weights, int
   if (has_values(choices)) {
     at::Tensor sorted;
     std::tie(sorted, rows.order) = sorted_briefly(choices.flatten());
-    rows.ends = at::searchsorted(sorted, at::arange(experts, sorted.options()), /*out_int32=*/false,
+    rows.ends = at::searchsorted(sorted, at::arange(groups, sorted.options()), /*out_int32=*/false,
                                  /*right=*/true);
     const at::Tensor begins = at::arange(pieces, options).mul_(rows_of_piece).unsqueeze(1);
     rows.ends_in_piece = (rows.ends - begins).clamp_(0, rows_of_piece).to(at::kInt);
@@ -176,8 +180,8 @@ GroupedRows group_rows(const at::Tensor& choices, const at::Tensor& weights, int
     rows.added_order = gather_rows(positions, added).remainder_(rows_of_piece);
   } else {
     rows.order = at::empty({count}, options);
-    rows.ends = at::empty({experts}, options);
-    rows.ends_in_piece = at::empty({pieces, experts}, options.dtype(at::kInt));
+    rows.ends = at::empty({groups}, options);
+    rows.ends_in_piece = at::empty({pieces, groups}, options.dtype(at::kInt));
     rows.added_order = at::empty({count}, options);
     added = at::empty({count}, options);
     const MemoryScope scope("kernel workspace");
@@ -192,7 +196,7 @@ GroupedRows group_rows(const at::Tensor& choices, const at::Tensor& weights, int
 void grouped_forward(const std::vector<GatedMlp>& experts, GroupedRows& rows, const at::Tensor& x,
                      const at::Tensor& y) {
   const at::NoGradGuard no_grad;
-  const StackedExperts all = stacked_experts(experts).value();
+  const StackedExperts& all = rows.experts;
   for (size_t index = 0; index < rows.saved.size(); ++index) {
     const Piece piece = piece_of(rows, index);
     GatedMlpSaved& saved = rows.saved[index];
@@ -211,7 +215,7 @@ void grouped_forward(const std::vector<GatedMlp>& experts, GroupedRows& rows, co
 
 void grouped_backward(const std::vector<GatedMlp>& experts, GroupedRows& rows, const at::Tensor& x,
                       const at::Tensor& dy, const at::Tensor& dx, const at::Tensor& d_weights) {
-  const StackedExperts all = stacked_experts(experts).value();
+  const StackedExperts& all = rows.experts;
   const auto any = [&](auto is_trained) { return std::any_of(experts.begin(), experts.end(), is_trained); };
   const bool trains_inputs = any([](const GatedMlp& expert) { return expert.trains_input_maps(); });
   const bool trains_down = any([](const GatedMlp& expert) { return expert.down_proj->trainable(); });

@@ -40,6 +40,7 @@ constexpr int64_t grouped_piece_rows(int64_t experts) {
 
 /// The chosen rows in the order of their experts, and what the forward pass leaves of them.
 struct GroupedRows {
+  StackedExperts experts;    // what their products read
   at::Tensor order;          // [c] int64: among the c = n k choices
   at::Tensor tokens;         // [c] int64: rows of x
   at::Tensor weights;        // [c, 1]
@@ -53,7 +54,7 @@ struct GroupedRows {
 };
 
 /// Of choices [n, k] among `experts` whose weights are `weights` [n k, 1].
-GroupedRows group_rows(const at::Tensor& choices, const at::Tensor& weights, int64_t experts,
+GroupedRows group_rows(const at::Tensor& choices, const at::Tensor& weights, StackedExperts experts,
                        int64_t piece_rows);
 
 /// Adds to y [n, D] what the experts give of x [n, D], weighted; where y is undefined, does what the backward

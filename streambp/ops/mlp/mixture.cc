@@ -180,11 +180,12 @@ void route(const at::Tensor& x, const Mixture& settings, const MixtureRun& run, 
   run.balance->count(routing.balanced, most_probable, run.begin);
 }
 
-/// Whether all experts run together.
-bool are_grouped(const at::Tensor& x, const Mixture& settings) {
-  if (settings.output_norm.weight != nullptr) return false;
-  const std::optional<StackedExperts> experts = stacked_experts(settings.experts);
-  return experts && has_grouped_products(x, *experts);
+/// The experts' weights where all run together.
+std::optional<StackedExperts> grouped_experts(const at::Tensor& x, const Mixture& settings) {
+  if (settings.output_norm.weight != nullptr) return std::nullopt;
+  std::optional<StackedExperts> experts = stacked_experts(settings.experts);
+  if (experts && !has_grouped_products(x, *experts)) experts.reset();
+  return experts;
 }
 
 at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Tensor& of_router,
@@ -194,9 +195,9 @@ at::Tensor forward(const at::Tensor& residual, const at::Tensor& x, const at::Te
   const MemoryScope scope("MLP");  // all but the output, which is the caller's
   route(of_router.defined() ? of_router : x, settings, run, routing);
   const at::Tensor weights = weights_of(routing, settings).to(x.scalar_type()).flatten().unsqueeze(1);
-  if (are_grouped(x, settings)) {
-    const auto experts = static_cast<int64_t>(settings.experts.size());
-    routing.grouped = group_rows(routing.choices, weights, experts, grouped_piece_rows(experts));
+  if (std::optional<StackedExperts> experts = grouped_experts(x, settings)) {
+    const int64_t piece_rows = grouped_piece_rows(experts->gate_proj.size(0));
+    routing.grouped = group_rows(routing.choices, weights, std::move(*experts), piece_rows);
     grouped_forward(settings.experts, routing.grouped, x, run.graph_only ? at::Tensor() : y);
     return y;
   }

@@ -75,7 +75,7 @@ Results with_gradients(Results results, const Stack& stack) {
 
 Results together(const Case& of, int64_t piece_rows) {
   Stack stack(of.gate_up, of.down, of.activation, /*apart=*/false);
-  GroupedRows rows = group_rows(of.choices, of.weights, kExperts, piece_rows);
+  GroupedRows rows = group_rows(of.choices, of.weights, stacked_experts(stack.experts).value(), piece_rows);
   Results results{at::zeros_like(of.x), at::zeros_like(of.x), at::full_like(of.weights, 7.0), {}};
   grouped_forward(stack.experts, rows, of.x, results.y);
   grouped_backward(stack.experts, rows, of.x, of.dy, results.dx, results.d_weights);
@@ -332,7 +332,7 @@ TEST(GroupedExperts, AllocateWhatDryRunsPredictByPieces) {
                        d_weights = at::zeros_like(weights);
       const int64_t before = read_meter(device).live_bytes;
       reset_peak(device);
-      GroupedRows rows = group_rows(choices, weights, kExperts, piece_rows);
+      GroupedRows rows = group_rows(choices, weights, stacked_experts(stack.experts).value(), piece_rows);
       grouped_forward(stack.experts, rows, x, y);
       grouped_backward(stack.experts, rows, x, y, dx, d_weights);
       return read_meter(device).peak_bytes - before;
