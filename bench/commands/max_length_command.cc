@@ -185,7 +185,7 @@ std::vector<Group> groups_of(const SweepOptions& options, const RunFlags& flags)
   if (flags.names_reference() || options.setup.lora || options.setup.adapter) return {{options, false}};
   std::vector<Group> groups;
   for (const std::string& objective : options.objectives) {
-    const bool compares = uses_reference(objective, options.objective_options);
+    const bool compares = plan::uses_reference(objective, options.objective_options);
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const Group& other) { return other.default_reference == compares; });
     if (group == groups.end()) {

@@ -189,6 +189,25 @@ SweepOptions read_options(const RunFlags& flags, const TypedRanks& typed) {
   return options;
 }
 
+/// Whether the method can have its gradients divided as they are made.
+bool can_divide(Method method, ZeroStage stage) {
+  return !frees_gradients(stage) || method_kind(method).fuses_optimizer;
+}
+
+/// Before processes are started.
+void require_stages(const SweepOptions& options, const TypedRanks& typed) {
+  for (const ZeroStage stage : read_stages(typed.stages)) {
+    if (std::ranges::any_of(options.methods, [&](Method method) { return can_divide(method, stage); }))
+      return;
+  }
+  std::vector<std::string> names;
+  for (const Method method : options.methods) names.push_back(method_name(method));
+  throw InputError(
+      "--zero {}: gradients are divided layer by layer, which --method {} does not; expected none "
+      "or zero-1, or another method",
+      typed.stages, fmt::join(names, ", "));
+}
+
 /// What the first rank, which reads records, says.
 bool first_rank_says(Communicator& communicator, bool own) {
   return communicator.all_gather(at::full({1}, own ? 1 : 0, at::kLong))[0].item<int64_t>() != 0;
@@ -223,7 +242,7 @@ void run_cells(Communicator& communicator, const Bench& bench, const TypedRanks&
                      bench.options.trace->string(), cells.size() * sharings.size());
   for (const Cell& cell : cells) {
     for (const Sharing& sharing : sharings) {
-      if (frees_gradients(sharing.stage) && !method_kind(cell.settings.method).fuses_optimizer) continue;
+      if (!can_divide(cell.settings.method, sharing.stage)) continue;
       const bool known = report != nullptr && report->knows(bench, cell, sharing, communicator.size());
       if (first_rank_says(communicator, known)) continue;
       if (report != nullptr) report->begin(cell, sharing, communicator.size());
@@ -318,7 +337,7 @@ int start_local_ranks(const SweepOptions& options, const TypedRanks& typed) {
 
 int run_ranks(const RunFlags& flags, const TypedRanks& typed) {
   const SweepOptions options = read_options(flags, typed);
-  read_stages(typed.stages);
+  require_stages(options, typed);
   if (options.device == "meta") return predict_ranks(options, typed);
   const std::optional<Rendezvous> rendezvous = rendezvous_of_environment();
   return rendezvous ? run_as_rank(*rendezvous, options, typed) : start_local_ranks(options, typed);

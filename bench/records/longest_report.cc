@@ -238,7 +238,7 @@ void count_reference(const Bench& bench, bool default_reference, Counted& result
   const plan::ModelSetup& setup = bench.options.setup;
   const bool compares = std::any_of(
       result.objectives.begin(), result.objectives.end(),
-      [&](const std::string& name) { return uses_reference(name, bench.options.objective_options); });
+      [&](const std::string& name) { return plan::uses_reference(name, bench.options.objective_options); });
   if (!compares && setup.reference.empty()) return;
   if (setup.reference.empty()) {
     const bool adapted = setup.lora || setup.adapter;
@@ -261,12 +261,6 @@ std::string counted_text(const Counted& counted, bool names_objectives) {
 }
 
 }  // namespace
-
-bool uses_reference(const std::string& objective, const std::map<std::string, std::string>& given) {
-  const ObjectiveKind& kind = objective_kind(objective);
-  return kind.uses_reference &&
-         kind.uses_reference(complete_options(kind, plan::options_of(objective, given)));
-}
 
 Counted what_is_counted(const Bench& bench, const plan::Models& models, bool default_reference) {
   const plan::ModelSetup& setup = bench.options.setup;

@@ -22,9 +22,6 @@ struct LongestRow {
   nlohmann::json choice = nullptr;  // of --method auto: how it was chosen
 };
 
-/// Whether the objective compares with a reference model under these options (of all objectives).
-bool uses_reference(const std::string& objective, const std::map<std::string, std::string>& given);
-
 /// What the peaks of some objectives contain, and what they leave out, in a few words each.
 struct Counted {
   std::vector<std::string> objectives;

@@ -207,11 +207,8 @@ class Training {
 
   /// TRL's: what the policy was before it was trained; of adapters, the base without them.
   void open_reference() {
-    const ObjectiveKind& kind = objective_kind(bench_.options.objectives.front());
     const plan::ModelSetup& setup = bench_.options.setup;
-    if (!kind.uses_reference || !kind.uses_reference(complete_options(
-                                    kind, plan::options_of(kind.name, bench_.options.objective_options))))
-      return;
+    if (!plan::uses_reference(bench_.options.objectives.front(), bench_.options.objective_options)) return;
     if (!setup.reference.empty()) {
       models_.reference = plan::open_reference(setup, bench_.device);
     } else if (!models_.policy->has_adapters()) {

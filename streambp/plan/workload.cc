@@ -19,6 +19,11 @@ bool needs_value_head(const std::string& objective) {
   return layout == Layout::kResponses || layout == Layout::kRanked;
 }
 
+bool uses_reference(const std::string& name, const std::map<std::string, std::string>& given) {
+  const ObjectiveKind& kind = objective_kind(name);
+  return kind.uses_reference && kind.uses_reference(complete_options(kind, options_of(name, given)));
+}
+
 Batch make_batch(const TrainingStep& step, int64_t vocab_size) {
   if (step.batch) return *step.batch;
   const ObjectiveKind& kind = objective_kind(step.objective);

@@ -72,6 +72,9 @@ struct Workload {
 std::map<std::string, std::string> options_of(const std::string& name,
                                               const std::map<std::string, std::string>& given);
 
+/// Whether objective `name` compares with a reference model under the options among `given`.
+bool uses_reference(const std::string& name, const std::map<std::string, std::string>& given);
+
 /// Whether the objective asks the model for values.
 bool needs_value_head(const std::string& objective);
 

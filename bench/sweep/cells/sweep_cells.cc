@@ -220,9 +220,32 @@ void read_tokens(Bench& bench) {
   bench.options.lengths = {longest};
 }
 
-}  // namespace
-
-namespace {
+/// Flags that nothing of this run looks at. They are no error: scripts go through methods and objectives with
+/// the same ones.
+void say_unread(const SweepOptions& options, const Config& config) {
+  const auto is_taken = [&](Method method) { return takes(method, "chunk"); };
+  if (options.fixed.contains("chunk") && !options.picks_method &&
+      std::ranges::none_of(options.methods, is_taken)) {
+    print_line(stderr, "streambp-bench: --chunk: of {}, which are not in --method; it changes nothing here",
+               fmt::join(methods_that_take("chunk"), ", "));
+  }
+  const auto compares = [&](const std::string& name) {
+    return plan::uses_reference(name, options.objective_options);
+  };
+  if (!options.setup.reference.empty() && std::ranges::none_of(options.objectives, compares)) {
+    print_line(stderr, "streambp-bench: --reference: {} needs none; it takes memory and changes no loss",
+               fmt::join(options.objectives, ", "));
+  }
+  if (!options.setup.teacher.empty() && std::ranges::count(options.objectives, "distill") == 0) {
+    print_line(stderr, "streambp-bench: --teacher: {} needs none; it takes memory and changes no loss",
+               fmt::join(options.objectives, ", "));
+  }
+  const bool is_frozen = std::ranges::all_of(parameter_shapes(config), [&](const auto& s) {
+    return plan::contains_any(s.name, options.setup.freeze);
+  });
+  if (is_frozen && !options.setup.lora && !options.setup.adapter)
+    print_line(stderr, "streambp-bench: --freeze: all parameters; nothing is left to train");
+}
 
 /// Who names a repository may expect its weights.
 void say_preset(const std::string& model) {
@@ -270,6 +293,7 @@ Bench open_bench(const SweepOptions& options) {
   if (options.tokens) read_tokens(bench);
   check_micro_batches(bench);
   check_objectives(bench);
+  say_unread(options, bench.config);
   return bench;
 }
 

@@ -19,6 +19,7 @@ refuses_ranks() {
 refuses_ranks '--ranks 2,3: expected one number of processes' --ranks 2,3
 refuses_ranks '--ranks' --ranks 0
 refuses_ranks "--zero 'zero-4'" --zero none,zero-4
+refuses_ranks '--zero zero-2,zero-3: gradients are divided layer by layer' --zero zero-2,zero-3 --method standard
 refuses_ranks '--weights host' --weights host
 refuses_ranks '--device cuda' --device cuda
 refuses_ranks '--fuse-optimizer sgd' --fuse-optimizer sgd

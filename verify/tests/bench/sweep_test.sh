@@ -11,6 +11,13 @@ check "one loss for all methods" 'len(records) == 21 and all(
 sweep "every method" 0 methods --seq-len 33 --method standard,checkpoint,streambp,tiled,logits-only,chunk-major --chunk 7,9
 check "one loss for all, chunks where there are some" 'len(records) == 9 and len({round(r["loss"], 9) for r in records}) == 1 and all(
   (r["chunk"] in (7, 9)) == (r["method"] in ("streambp", "tiled", "chunk-major")) for r in records)' methods/results.jsonl
+for unread in '--chunk: --method standard --chunk 7' '--reference: --reference qwen3-tiny' '--teacher: --teacher qwen3-tiny' \
+  '--freeze: --freeze .'; do
+  sweep "a flag that nothing looks at" 0 "unread${unread%%:*}" --seq-len 9 --device meta ${unread#*: }
+  grep -qF -- "streambp-bench: ${unread%%: *}: " stderr || fail "stderr does not say ${unread%%: *}"
+done
+sweep "flags that some cell looks at" 0 read --seq-len 9 --device meta --method standard,streambp --chunk 7 --objective sft,dpo --reference qwen3-tiny
+[ ! -s stderr ] || fail "stderr is not empty"
 sweep "forward order" 0 forward --seq-len 33 --method streambp --chunk 7 --order forward
 check "the same loss, a key of its own" 'records[0]["settings"]["order"] == "forward" and records[0]["key"] not in {
   json.loads(line)["key"] for line in open("methods/results.jsonl")}' forward/results.jsonl
