@@ -13,6 +13,7 @@ from .._hooks import has_hooks
 from .._library import InputError
 from .._live_model.attention import ADDED, CACHES, check_blocks, check_keywords, is_added, mask_as_run, undivided
 from .._live_model.decoder import FOR_TOWERS, check_text_tokens, final_rows, into_streams, last_norm, model_class, text_config
+from .._live_model.families import SCALES_OWN_EMBEDDINGS
 from .._live_model.state import strange_loss
 from .stream import IGNORED, PACKED, Stream, labels_of, unpacked_router_logits
 from .streamed_head import streamed_loss
@@ -210,8 +211,8 @@ def _start(state, given):
         embeddings = state.backbone.get_input_embeddings()(input_ids)
     else:
         input_ids = torch.zeros(embeddings.shape[:2], dtype=torch.int64, device=embeddings.device)
-    scale = getattr(state.backbone, "embedding_multiplier", 1.0)  # Granite's, of embeddings that are given as well; Falcon-H1's, of its own
-    if scale != 1.0 and (given.get("inputs_embeds") is None or text_config(state.base).model_type != "falcon_h1"):
+    scale = getattr(state.backbone, "embedding_multiplier", 1.0)
+    if scale != 1.0 and (given.get("inputs_embeds") is None or text_config(state.base).model_type not in SCALES_OWN_EMBEDDINGS):
         embeddings = embeddings * scale
     state.check_call(embeddings)
     columns = input_ids.shape[1]

@@ -43,5 +43,7 @@ ENGINE_PARTS = {
 }
 # Model types whose files have the experts of a layer in two tensors, as transformers does.
 WHOLE_EXPERTS = ("gemma4_text", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared", "hy_v4", "minimax_m3_vl_text", "muse_spark_text", "mistral4")
+# Model types whose embedding_multiplier is of the embeddings they look up, not of those that are given.
+SCALES_OWN_EMBEDDINGS = ("falcon_h1",)
 # What a whole class's forward leaves out of its text config.
 NOT_RUN = {"Gemma3ForConditionalGeneration": {"final_logit_softcapping": None}}

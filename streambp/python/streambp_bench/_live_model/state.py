@@ -143,8 +143,6 @@ def check_functions(modules):
             if source != file and not source.startswith(KNOWN):
                 raise InputError(f"{file}.{name}: replaced by {source}.{getattr(function, '__qualname__', function)}, which would not run; undo "
                                  "that before the model is trained with streambp")
-
-
     if found := _exchanged(torch.nn.functional, OF_TORCH):
         raise InputError(f"{found}, which would not run; undo that before the model is trained with streambp")
 
