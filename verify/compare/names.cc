@@ -46,6 +46,13 @@ bool has_adapter_names(const std::string& part) {
   return part.starts_with("lora_") || part == "trainable_tokens_delta";
 }
 
+/// Whether PEFT's adapters of several tensors of one module are told apart by these: base_layer.lora_A.weight
+/// is the next to last one's.
+bool is_of_adapter(const std::vector<std::string>& parts, size_t index) {
+  while (index < parts.size() && parts[index] == "base_layer") ++index;
+  return index < parts.size() && has_adapter_names(parts[index]);
+}
+
 /// The name without what wrappers put into it; what was taken goes to `taken`.
 std::string bare(const std::string& name, std::set<std::string>& taken) {
   const std::vector<std::string> parts = parts_of(name);
@@ -53,8 +60,8 @@ std::string bare(const std::string& name, std::set<std::string>& taken) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string& part = parts[i];
     const bool last = i + 1 == parts.size();
-    if (std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end() ||
-        (i == 0 && part == "grad")) {
+    const bool wraps = std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end();
+    if ((wraps && !(part == "base_layer" && is_of_adapter(parts, i))) || (i == 0 && part == "grad")) {
       taken.insert(part + ".");
     } else if (part == "base_model" && !last && parts[i + 1] == "model") {
       taken.insert("base_model.model.");
@@ -62,7 +69,7 @@ std::string bare(const std::string& name, std::set<std::string>& taken) {
     } else if (part == "modules_to_save") {
       taken.insert("modules_to_save.");
       if (i + 2 < parts.size()) ++i;  // an adapter's name
-    } else if (i > 0 && part != "weight" && has_adapter_names(parts[i - 1])) {
+    } else if (i > 0 && part != "weight" && part != "bias" && has_adapter_names(parts[i - 1])) {
       taken.insert("." + shown(part));
     } else {
       kept.push_back(part);

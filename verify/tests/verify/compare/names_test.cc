@@ -119,10 +119,19 @@ TEST(CompareNames, ANameGivenTwiceIsSurplus) {
 }
 
 TEST(CompareNames, AnAdaptersNameIsTakenOut) {
-  const std::string stem = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.";
-  const Tensors truth{{stem + "weight", random_tensor({2, 6}, 3)}};
+  // Two matrices of one module, as those of a mixture's experts, and a bias (lora_bias).
+  const std::string layer = "base_model.model.model.layers.0.";
+  const std::vector<std::pair<std::string, std::string>> names{
+      {layer + "self_attn.q_proj.lora_A.", "weight"},
+      {layer + "self_attn.q_proj.lora_B.", "bias"},
+      {layer + "mlp.experts.base_layer.lora_A.", "weight"},
+      {layer + "mlp.experts.lora_A.", "weight"}};
+  Tensors truth;
+  for (const auto& [stem, last] : names)
+    truth.emplace(stem + last, random_tensor({2, 6}, 3 + static_cast<int>(truth.size())));
   for (const std::string middle : {"", "default.", "policy_2."}) {
-    const Tensors gradients{{stem + middle + "weight", truth.at(stem + "weight")}};
+    Tensors gradients;
+    for (const auto& [stem, last] : names) gradients.emplace(stem + middle + last, truth.at(stem + last));
     EXPECT_EQ(verdict_and_notes(gradients, truth).first, Verdict::kExact) << middle;
   }
 }
