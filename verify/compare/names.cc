@@ -78,6 +78,11 @@ std::string bare(const std::string& name, std::set<std::string>& taken) {
   return fmt::format("{}", fmt::join(kept, "."));
 }
 
+/// Nemotron-H's class calls the embedding so, and a decoder alone without what stands before.
+std::string embeddings_renamed(const std::string& name) {
+  return name == "model.embeddings.weight" || name == "embeddings.weight" ? kEmbedding : name;
+}
+
 /// The truth's names by their bare forms.
 class Names {
  public:
@@ -91,7 +96,7 @@ class Names {
 
   /// The truth's name of a bare one; empty if it has none.
   std::string find(const std::string& name) const {
-    for (const std::string& spelling : {name, "model." + name}) {
+    for (const std::string& spelling : {name, "model." + name, embeddings_renamed(name)}) {
       if (const auto found = names_.find(spelling); found != names_.end()) return found->second;
     }
     if (config_ != nullptr) {
@@ -134,22 +139,41 @@ std::string prefix_of_all(const Tensors& gradients, const Names& names) {
   return {};
 }
 
-/// The matrices of each expert that a fused tensor holds, by their bare names; empty if `name` is no such
-/// tensor.
-std::vector<std::pair<std::string, at::Tensor>> experts_of(const std::string& name, const at::Tensor& fused) {
-  const auto holds = [&](std::string_view last) { return name.ends_with(last) && fused.dim() == 3; };
+/// What transformers calls the tensor of all experts of a layer, and the maps of an expert that it holds, one
+/// below the other: of most families, of LFM2's, and of experts without a gate.
+struct FusedExperts {
+  std::string_view name;
+  std::vector<std::string> maps;
+};
+
+const std::array<FusedExperts, 5>& fused_experts() {
+  static const std::array<FusedExperts, 5> all{{{".experts.gate_up_proj", {"gate_proj", "up_proj"}},
+                                                {".experts.gate_up_proj", {"w1", "w3"}},
+                                                {".experts.up_proj", {"up_proj"}},
+                                                {".experts.down_proj", {"down_proj"}},
+                                                {".experts.down_proj", {"w2"}}}};
+  return all;
+}
+
+/// The matrices of each expert that a fused tensor holds, by their bare names, of which the truth has the
+/// first; empty if `name` is no such tensor.
+std::vector<std::pair<std::string, at::Tensor>> experts_of(const std::string& name, const at::Tensor& fused,
+                                                           const Names& names) {
   std::vector<std::pair<std::string, at::Tensor>> result;
-  if (holds(".experts.gate_up_proj") && fused.size(1) % 2 == 0) {
-    const std::string stem = name.substr(0, name.rfind('.'));
-    const int64_t half = fused.size(1) / 2;
-    for (int64_t i = 0; i < fused.size(0); ++i) {
-      result.emplace_back(fmt::format("{}.{}.gate_proj.weight", stem, i), fused[i].narrow(0, 0, half));
-      result.emplace_back(fmt::format("{}.{}.up_proj.weight", stem, i), fused[i].narrow(0, half, half));
+  if (fused.dim() != 3) return result;
+  const std::string stem = name.substr(0, name.rfind('.'));
+  for (const auto& [last, maps] : fused_experts()) {
+    const auto count = static_cast<int64_t>(maps.size());
+    const auto map_of = [&](int64_t expert, const std::string& map) {
+      return fmt::format("{}.{}.{}.weight", stem, expert, map);
+    };
+    if (!name.ends_with(last) || fused.size(1) % count != 0 || names.find(map_of(0, maps[0])).empty())
+      continue;
+    for (int64_t expert = 0; expert < fused.size(0); ++expert) {
+      const std::vector<at::Tensor> parts = fused[expert].chunk(count);
+      for (size_t i = 0; i < maps.size(); ++i) result.emplace_back(map_of(expert, maps[i]), parts[i]);
     }
-  } else if (holds(".experts.down_proj")) {
-    const std::string stem = name.substr(0, name.rfind('.'));
-    for (int64_t i = 0; i < fused.size(0); ++i)
-      result.emplace_back(fmt::format("{}.{}.down_proj.weight", stem, i), fused[i]);
+    break;
   }
   return result;
 }
@@ -229,8 +253,7 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
     }
     std::set<std::string> of_this;
     const std::string name = bare(own, of_this).substr(prefix.size());
-    const auto experts = experts_of(name, gradient);
-    if (!experts.empty() && !names.find(experts.front().first).empty()) {
+    if (const auto experts = experts_of(name, gradient, names); !experts.empty()) {
       ++fused;
       for (const auto& [expert, weight] : experts) add(expert, names.find(expert), weight);
     } else if (const std::string found = names.find(name); !found.empty() || name == kHead) {
@@ -250,10 +273,10 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
   if (fused > 0) named.notes.push_back(fmt::format("{} tensors hold all experts of a layer: split", fused));
   if (cut > 0)
     named.notes.push_back(
-        fmt::format("{} tensors hold several maps' rows (qkv_proj, gate_up_proj): cut", cut));
+        fmt::format("{} tensors hold several maps' rows (qkv_proj, gate_up_proj, conv1d): cut", cut));
   if (const size_t joined = join_maps(truth, unknown, named); joined > 0)
     named.notes.push_back(
-        fmt::format("{} tensors of several maps (qkv_proj, gate_up_proj) put together", joined));
+        fmt::format("{} tensors of several maps (qkv_proj, gate_up_proj, conv1d) put together", joined));
   settle_tied_head(truth, named);
   return named;
 }

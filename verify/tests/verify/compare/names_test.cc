@@ -253,17 +253,33 @@ TEST(CompareNames, AValueHeadHasSeveralNames) {
   }
 }
 
+/// The maps of three experts by themselves, as files have them.
+Tensors experts_apart(const std::string& stem, const std::array<std::string, 3>& maps,
+                      const at::Tensor& gate_up, const at::Tensor& down) {
+  Tensors apart;
+  for (int64_t i = 0; i < 3; ++i) {
+    const std::string expert = stem + "." + std::to_string(i) + ".";
+    apart.emplace(expert + maps[0] + ".weight", gate_up[i].narrow(0, 0, 5).clone());
+    apart.emplace(expert + maps[1] + ".weight", gate_up[i].narrow(0, 5, 5).clone());
+    apart.emplace(expert + maps[2] + ".weight", down[i].clone());
+  }
+  return apart;
+}
+
 TEST(CompareNames, FusedExpertsAreSplit) {
   const std::string stem = "model.layers.1.mlp.experts";
   const at::Tensor gate_up = random_tensor({3, 10, 6}, 5);
   const at::Tensor down = random_tensor({3, 6, 5}, 6);
-  Tensors truth;
-  for (int64_t i = 0; i < 3; ++i) {
-    const std::string expert = stem + "." + std::to_string(i);
-    truth.emplace(expert + ".gate_proj.weight", gate_up[i].narrow(0, 0, 5).clone());
-    truth.emplace(expert + ".up_proj.weight", gate_up[i].narrow(0, 5, 5).clone());
-    truth.emplace(expert + ".down_proj.weight", down[i].clone());
-  }
+  const Tensors truth = experts_apart(stem, {"gate_proj", "up_proj", "down_proj"}, gate_up, down);
+  const Tensors fused{{stem + ".gate_up_proj", gate_up}, {stem + ".down_proj", down}};
+  EXPECT_EQ(verdict_and_notes(fused, experts_apart(stem, {"w1", "w3", "w2"}, gate_up, down)).first,
+            Verdict::kExact);  // LFM2's
+  Tensors ungated = truth;
+  for (int64_t i = 0; i < 3; ++i) ungated.erase(stem + "." + std::to_string(i) + ".gate_proj.weight");
+  EXPECT_EQ(
+      verdict_and_notes({{stem + ".up_proj", gate_up.narrow(1, 5, 5)}, {stem + ".down_proj", down}}, ungated)
+          .first,
+      Verdict::kExact);  // Nemotron-H's
   const auto [verdict, notes] =
       verdict_and_notes({{stem + ".gate_up_proj", gate_up}, {"module." + stem + ".down_proj", down}}, truth);
   EXPECT_EQ(verdict, Verdict::kExact);
@@ -286,6 +302,7 @@ TEST(CompareNames, MapsInOneTensorAreCutAndPutTogether) {
                    gate_up = random_tensor({10, 6}, 9);
   const Tensors fused{{attention + "qkv_proj.weight", qkv},
                       {attention + "qkv_proj.bias", bias},
+                      {attention + "conv1d.weight", qkv.unsqueeze(1)},
                       {mlp + "gate_up_proj.weight", gate_up}};
   Tensors apart{{mlp + "gate_proj.weight", gate_up.narrow(0, 0, 5).clone()},
                 {mlp + "up_proj.weight", gate_up.narrow(0, 5, 5).clone()}};
@@ -293,13 +310,14 @@ TEST(CompareNames, MapsInOneTensorAreCutAndPutTogether) {
        {std::tuple("q_proj.", 0, 8), {"k_proj.", 8, 3}, {"v_proj.", 11, 3}}) {
     apart.emplace(attention + name + "weight", qkv.narrow(0, begin, rows).clone());
     apart.emplace(attention + name + "bias", bias.narrow(0, begin, rows).clone());
+    apart.emplace(attention + name[0] + "_conv1d.weight", qkv.narrow(0, begin, rows).unsqueeze(1).clone());
   }
   const auto [cut, notes] = verdict_and_notes(fused, apart);
   EXPECT_EQ(cut, Verdict::kExact);
-  EXPECT_NE(notes.find("3 tensors hold several maps' rows"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("4 tensors hold several maps' rows"), std::string::npos) << notes;
   const auto [joined, joined_notes] = verdict_and_notes(apart, fused);
   EXPECT_EQ(joined, Verdict::kExact);
-  EXPECT_NE(joined_notes.find("3 tensors of several maps"), std::string::npos) << joined_notes;
+  EXPECT_NE(joined_notes.find("4 tensors of several maps"), std::string::npos) << joined_notes;
   // Others' order is wrong, and what lacks rows or a map is not the model's.
   Tensors other = fused;
   other[attention + "qkv_proj.weight"] = at::cat({qkv.narrow(0, 8, 6), qkv.narrow(0, 0, 8)});
