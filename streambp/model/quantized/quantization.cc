@@ -4,6 +4,7 @@
 #include <array>
 #include <fmt/ranges.h>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "streambp/model/config/read/config_reader.h"
@@ -36,6 +37,14 @@ constexpr std::array<const char*, 14> kKnown = {"quant_method",
                                                 "llm_int8_enable_fp32_cpu_offload",
                                                 "modules_to_not_convert"};
 
+// What bnb_4bit_quant_storage may be, and what files call those of them that are numbers.
+constexpr std::array<std::string_view, 4> kStorages = {"uint8", "bfloat16", "float16", "float32"};
+constexpr std::array<std::string_view, 3> kStorageDtypes = {"BF16", "F16", "F32"};
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 bool is_dtype(const std::string& name) {
   return name == "float32" || name == "bfloat16" || name == "float16";
 }
@@ -63,10 +72,25 @@ void take_int8(const ParameterShape& parameter, const QuantizedNames& names, Sto
   }
 }
 
+/// A column of numbers as its bytes, which is what bnb_4bit_quant_storage leaves: FSDP shards tensors of one
+/// dtype alone.
+StoredTensor in_bytes(StoredTensor stored) {
+  SafetensorsEntry entry = stored.entry();
+  if (!contains(kStorageDtypes, entry.dtype) || entry.shape.size() != 2 || entry.shape[1] != 1) return stored;
+  entry.dtype = "U8";
+  entry.shape[0] = static_cast<int64_t>(entry.end - entry.begin);
+  stored.part = std::move(entry);
+  return stored;
+}
+
 void take_4bit(const ParameterShape& parameter, QuantType type, const QuantizedNames& names,
                StoredParts& entries) {
   const int64_t count = count_of(parameter.shape);
-  entries.take(parameter.name, "U8", {in_parts(count, 2), 1});
+  const std::vector<int64_t> bytes{in_parts(count, 2), 1};
+  const StoredTensor packed = in_bytes(entries.find(parameter.name));
+  if (packed.entry().dtype != "U8" || packed.entry().shape != bytes)
+    entries.refuse(entries.find(parameter.name), "U8 " + shown(bytes));
+  entries.keep(parameter.name, packed);
   const StoredTensor& stored = entries.find(names.stored_state(type));
   const QuantState state = read_quant_state(stored, type, parameter.shape);
   entries.take(names.stored_state(type), "U8", stored.entry().shape);
@@ -140,7 +164,8 @@ std::optional<Quantization> parse_quantization(const ConfigReader& settings) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end())
       reader.refuse(key, fmt::format("no such key, only {}", fmt::join(kKnown, ", ")));
   }
-  reader.only("bnb_4bit_quant_storage", "uint8");
+  if (!contains(kStorages, reader.text("bnb_4bit_quant_storage").value_or("uint8")))
+    reader.refuse("bnb_4bit_quant_storage", fmt::format("one of {}", fmt::join(kStorages, ", ")));
   reader.only("llm_int8_has_fp16_weight", false);
   check_compute_dtype(reader);
   check_modules(reader, "llm_int8_skip_modules");
@@ -267,8 +292,10 @@ std::map<std::string, StoredTensor> quantized_entries(const ParameterShape& para
                                                       const std::map<std::string, StoredTensor>& tensors) {
   const auto packed = tensors.find(parameter.name);
   const std::string& dtype = packed->second.entry().dtype;
-  if (parameter.shape.size() != 2 || (dtype != "U8" && dtype != "I8")) return {};
   const QuantizedNames names(parameter.name);
+  const bool is_packed =
+      dtype == "U8" || dtype == "I8" || tensors.contains(names.stored_state(quantization.type));
+  if (parameter.shape.size() != 2 || !is_packed) return {};
   StoredParts entries(packed->second, tensors);
   if (quantization.type == QuantType::kInt8) {
     take_int8(parameter, names, entries);

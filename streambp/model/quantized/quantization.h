@@ -36,7 +36,7 @@ struct Quantization {
 
 /// `quantization_config` of a config.json: nothing where there is none. Throws InputError naming the file,
 /// the key and what is supported for another quant_method, an unknown key, and settings that would store or
-/// compute something else: bnb_4bit_quant_storage but uint8, llm_int8_has_fp16_weight.
+/// compute something else: llm_int8_has_fp16_weight, a bnb_4bit_quant_storage of which no file is known.
 std::optional<Quantization> read_quantization(const std::filesystem::path& config_json);
 
 /// The same of `settings`, the object that has the key; nothing for what is stored_packed.

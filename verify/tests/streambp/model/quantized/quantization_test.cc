@@ -75,7 +75,8 @@ TEST(Quantization, RefusesOtherSettings) {
   EXPECT_TRUE(refused_with({{"load_in_8bit", true}}, "one of load_in_4bit and load_in_8bit"));
   EXPECT_TRUE(refused_with({{"load_in_4bit", false}}, "one of load_in_4bit and load_in_8bit"));
   EXPECT_TRUE(refused_with({{"bnb_4bit_quant_type", "af4"}}, "bnb_4bit_quant_type is \"af4\"", "nf4 or fp4"));
-  EXPECT_TRUE(refused_with({{"bnb_4bit_quant_storage", "bfloat16"}}, "bnb_4bit_quant_storage", "uint8"));
+  EXPECT_TRUE(
+      refused_with({{"bnb_4bit_quant_storage", "float64"}}, "bnb_4bit_quant_storage", "one of uint8"));
   EXPECT_TRUE(refused_with({{"bnb_4bit_compute_dtype", "int8"}}, "bnb_4bit_compute_dtype", "bfloat16"));
   EXPECT_TRUE(refused_with({{"bnb_4bit_use_double_quant", 1}}, "bnb_4bit_use_double_quant", "true or false"));
   EXPECT_TRUE(refused_with({{"llm_int8_has_fp16_weight", true}}, "llm_int8_has_fp16_weight"));
@@ -168,6 +169,27 @@ TEST_F(QuantizedFolder, ReadsEveryForm) {
   }
 }
 
+/// bnb_4bit_quant_storage: the bytes of packed weights come under another dtype.
+TEST_F(QuantizedFolder, ReadsWhatIsStoredAsOtherNumbers) {
+  for (const auto& [storage, dtype, size] :
+       {std::tuple("bfloat16", "BF16", 15), {"float16", "F16", 15}, {"uint8", "U8", 30}}) {
+    make({QuantType::kNf4, true});
+    json config = quantization_of({QuantType::kNf4, true});
+    config["bnb_4bit_quant_storage"] = storage;
+    folder_.write("config.json", config_with(config).dump());
+    set(kWeight, dtype, {size, 1});
+    std::vector<std::byte>& bytes = tensors_[kWeight].bytes;
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(3 + 8 * i);
+    const Checkpoint checkpoint = open();
+    const StoredTensor& stored = checkpoint.stored(kWeight);
+    EXPECT_EQ(stored.entry().dtype, "U8") << storage;
+    EXPECT_EQ(stored.entry().shape, (std::vector<int64_t>{30, 1})) << storage;
+    std::vector<std::byte> read(30);
+    stored.read(0, read);
+    EXPECT_EQ(read, bytes) << storage;
+  }
+}
+
 TEST_F(QuantizedFolder, RefusesTensorsThatDoNotFit) {
   const auto after = [&](const std::function<void()>& change, const auto&... parts) {
     make({QuantType::kNf4, true});
@@ -189,7 +211,8 @@ TEST_F(QuantizedFolder, RefusesTensorsThatDoNotFit) {
   EXPECT_TRUE(after([&] { set(kWeight, "I8", {6, 10}); }, kWeight, "expected U8 [30,1]"));
   EXPECT_TRUE(after([&] { set(std::string(kWeight) + ".more", "F32", {1}); }, "more", "is not a parameter"));
   // A weight that is stored as it is, and what would belong to a quantised one.
-  EXPECT_TRUE(after([&] { set(kWeight, "BF16", {6, 10}); }, "is not a parameter"));
+  EXPECT_TRUE(after([&] { set(kWeight, "BF16", {6, 10}); }, kWeight, "BF16 [6,10]", "expected U8 [30,1]"));
+  EXPECT_TRUE(after([&] { set(kWeight, "BF16", {14, 1}); }, kWeight, "BF16 [14,1]", "expected U8 [30,1]"));
   // Files of another kind than config.json says.
   make({QuantType::kFp4, false});
   folder_.write("config.json", config_with(nf4()).dump());
