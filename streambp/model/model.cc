@@ -344,6 +344,7 @@ Stream Model::prepare(const Batch& batch) const {
     stream.shared = std::make_shared<SharedKeysValues>(config_, stream.size());
   stream.choices = given_choices(config_, batch, device());
   stream.picks = picks_of(config_, batch, device());
+  if (refuses_tied_picks_ && stream.picks != nullptr) stream.picks->refuse_ties();
   return stream;
 }
 

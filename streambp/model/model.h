@@ -103,6 +103,10 @@ class Model {
   };
   void give_rope(std::optional<GivenRope> rope, std::optional<GivenRope> local);
 
+  /// Stands for a model of transformers, whose indexers pick other rows of equal scores on a CPU: passes
+  /// throw InputError where such picks decide.
+  void refuse_tied_picks() { refuses_tied_picks_ = true; }
+
   /// Lets go of all that was lent.
   void give_back();
 
@@ -291,6 +295,7 @@ class Model {
   Placement placement_;
   std::shared_ptr<WeightProvider> provider_;
   bool is_skeleton_ = false;
+  bool refuses_tied_picks_ = false;
   c10::Device lender_ = at::kCPU;  // of a skeleton: where what it is lent lies
   std::map<std::string, std::vector<int64_t>> skeleton_shapes_;
   std::optional<GivenRope> given_rope_, given_local_rope_;

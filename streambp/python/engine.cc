@@ -96,10 +96,9 @@ Engine::Engine(const std::string& config_json, const std::string& source, const 
         Model model =
             Model::skeleton(parse_config(config_json, source), parse_dtype(dtype), c10::Device(device),
                             head_dtype == dtype ? std::nullopt : std::optional(parse_dtype(head_dtype)));
-        if (!adapter_json.empty()) {
-          const LoraConfig lora = parse_lora_config(adapter_json, source + ", adapter");
-          model.attach_adapters(lora, /*seed=*/0);
-        }
+        if (!adapter_json.empty())
+          model.attach_adapters(parse_lora_config(adapter_json, source + ", adapter"), /*seed=*/0);
+        model.refuse_tied_picks();
         model.give_back();
         return model;
       })) {}

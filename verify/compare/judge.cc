@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -89,6 +90,8 @@ class Judge {
   CompareReport run() {
     CompareReport result = run_any();
     Comparison& comparison = result.comparison;
+    if (comparison.verdict == Verdict::kWrong || comparison.verdict == Verdict::kUndecided)
+      settle_tied_picks(comparison);
     if (!is_good(comparison)) return result;
     const std::string dead = why_dead(as_stored_, truth_);
     if (dead.empty()) return result;
@@ -177,16 +180,39 @@ class Judge {
     return result;
   }
 
+  WrongSubject subject_of_truth() {
+    return {truth_.model,
+            truth_.batch,
+            options_.objective,
+            objective_options(options_),
+            truth_.input_ids,
+            truth_.labels,
+            truth_.teacher ? &*truth_.teacher : nullptr};
+  }
+
+  /// Gradients that are not right where indexers choose among equal scores: they may be of another choice.
+  void settle_tied_picks(Comparison& comparison) {
+    std::map<int64_t, int64_t> tied;
+    try {
+      tied = tied_rows(subject_of_truth());
+    } catch (const InputError&) {
+      return;  // a batch or model that such passes don't take
+    }
+    if (tied.empty()) return;
+    std::vector<std::string> which;
+    for (const auto& [layer, rows] : tied) which.push_back(fmt::format("{} in layer {}", rows, layer));
+    comparison.verdict = Verdict::kUndecided;
+    comparison.notes.push_back(
+        fmt::format("indexers choose among rows of the very same score, often 0, for {} of {} tokens, and "
+                    "torch.topk chooses others of them than the truth does: whether these gradients are of "
+                    "another choice is not known; record the choice as indexer_indices of --tokens",
+                    fmt::join(which, ", "), truth_.batch.size()));
+  }
+
   /// Wrong gradients of a model whose indexers pick: perhaps right where rows that are nearly tied see
   /// others. One pick after the other is taken over that brings the truth closer.
   void look_for_other_picks(CompareReport& result, const Judging& judging) {
-    const WrongSubject subject{truth_.model,
-                               truth_.batch,
-                               options_.objective,
-                               objective_options(options_),
-                               truth_.input_ids,
-                               truth_.labels,
-                               truth_.teacher ? &*truth_.teacher : nullptr};
+    const WrongSubject subject = subject_of_truth();
     PickTies ties;
     std::vector<OtherPicks> taken;
     Comparison best = result.comparison;

@@ -16,18 +16,16 @@ constexpr int kRuns = 8;
 /// How far each weight is off, in units of the dtype's epsilon.
 constexpr double kUnits = 2.0;
 
-using Picked = std::map<int64_t, at::Tensor>;  // [N, width] of each layer
-
 /// What each layer picks where weights are off by `step` and rows see `orders`.
-Picked picked_by(const WrongSubject& subject, const WeightStep& step,
-                 std::map<int64_t, PickControl::Order> orders) {
+PickControl picked_by(const WrongSubject& subject, const WeightStep& step,
+                      std::map<int64_t, PickControl::Order> orders) {
   WrongSettings settings;
   settings.head_alone = true;
   settings.step = step;
   settings.picks = std::make_shared<PickControl>();
   settings.picks->orders = std::move(orders);
   run_mistake(subject, settings);
-  return settings.picks->picked;
+  return std::move(*settings.picks);
 }
 
 /// Every weight times a normal number of that deviation.
@@ -65,9 +63,9 @@ PickTies find_pick_ties(const WrongSubject& subject, Model& low, at::ScalarType 
   const at::Tensor rows = picking_rows(config, subject.batch);
   if (!config.has_indexers() || subject.batch.indexer_indices.defined() || rows.numel() == 0) return ties;
   const PickKind kind = config.pick_kind();
-  const Picked exact = picked_by(subject, {}, {});
+  const PickControl exact = picked_by(subject, {}, {});
   std::map<int64_t, PickControl::Order> orders;
-  for (const auto& [layer, picks] : exact) orders[layer] = {rows, picks.index_select(0, rows)};
+  for (const auto& [layer, picks] : exact.picked) orders[layer] = {rows, picks.index_select(0, rows)};
   // By layer and row, what else is picked how often.
   std::map<std::pair<int64_t, int64_t>, std::vector<std::pair<int, at::Tensor>>> found;
   const double epsilon = dtype == at::kFloat ? 1.2e-7 : dtype == at::kHalf ? 9.8e-4 : 7.8e-3;
@@ -79,7 +77,7 @@ PickTies find_pick_ties(const WrongSubject& subject, Model& low, at::ScalarType 
                               subject.labels,
                               subject.teacher};
   for (int run = 0; run <= kRuns; ++run) {
-    Picked of_run;
+    PickControl of_run;
     if (run == 0) {
       const TransformersRounding as_transformers;
       of_run = picked_by(in_dtype, {}, orders);
@@ -88,7 +86,7 @@ PickTies find_pick_ties(const WrongSubject& subject, Model& low, at::ScalarType 
           picked_by(subject, noise_of(subject.model, kUnits * epsilon, static_cast<uint64_t>(run)), orders);
     }
     std::vector<OtherPicks> together;
-    for (const auto& [layer, picks] : of_run) {
+    for (const auto& [layer, picks] : of_run.picked) {
       const at::Tensor own = in_order(orders.at(layer).picks, kind);
       const at::Tensor other = in_order(picks.index_select(0, rows), kind);
       const at::Tensor differs = own.ne(other).any(1).nonzero().squeeze(1);
@@ -116,6 +114,11 @@ PickTies find_pick_ties(const WrongSubject& subject, Model& low, at::ScalarType 
   ties.rows = std::ssize(of_rows);
   ties.layers.assign(layers.begin(), layers.end());
   return ties;
+}
+
+std::map<int64_t, int64_t> tied_rows(const WrongSubject& subject) {
+  if (!subject.model.config().has_indexers() || subject.batch.indexer_indices.defined()) return {};
+  return picked_by(subject, {}, {}).tied_rows;
 }
 
 Tensors with_picks(const WrongSubject& subject, const std::vector<OtherPicks>& others) {

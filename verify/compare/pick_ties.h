@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "verify/diagnose/wrong_engine/wrong_engine.h"
@@ -26,6 +27,11 @@ struct PickTies {
 /// while all layers' rows see what they see without that. Nothing for a model without indexers, and where
 /// picks are given.
 PickTies find_pick_ties(const WrongSubject& subject, Model& low, at::ScalarType dtype);
+
+/// How many rows of each layer leave out one with the very score of one that their indexer picks: which noise
+/// does not show, since what a ReLU makes 0 stays 0. Of such rows torch.topk on a CPU, which transformers
+/// asks, takes others than the library does. Nothing where picks are given.
+std::map<int64_t, int64_t> tied_rows(const WrongSubject& subject);
 
 /// Passes for other picks, at most.
 inline constexpr size_t kMostPickPasses = 32;

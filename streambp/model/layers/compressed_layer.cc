@@ -76,6 +76,7 @@ void run_indexer(const CompressedAttention& layer, const at::Tensor& x, const at
       /*dim=*/1);
   const at::Tensor raw = picks.add_keys(picking.layer, picking.sequence_begin, picking.begin, own);
   at::Tensor queries, weights;  // of the rows, where any of them picks
+  int64_t tied = 0;
   for (size_t s = 0; s + 1 < rows.offsets.size(); ++s) {
     const int64_t earlier = rows.earlier(s), end = rows.offsets[s + 1];
     const int64_t many = rate * (topk + 1) - 1;  // the first row of a sequence that may see more
@@ -95,8 +96,9 @@ void run_indexer(const CompressedAttention& layer, const at::Tensor& x, const at
                                             ropes_of_blocks(ropes.stream, rows.begin_of(s), blocks, rate));
     picks.keep(picking.layer, picking.begin + begin,
                pick_rows(queries.narrow(0, begin, end - begin), weights.narrow(0, begin, end - begin),
-                         keys.squeeze(1), topk, earlier + begin - rows.offsets[s], rate));
+                         keys.squeeze(1), topk, earlier + begin - rows.offsets[s], rate, tied));
   }
+  picks.count_tied(picking.layer, tied);
   picks.finish(picking.layer, picking.begin + n);
 }
 

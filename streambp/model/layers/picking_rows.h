@@ -40,6 +40,7 @@ void pick_in_sequences(const IndexerSettings& settings, const at::Tensor& held, 
   const int64_t rate = settings.rows_of_pick(), prefix = picking.begin - picking.sequence_begin;
   const int64_t many = rate * (settings.topk + 1) - 1;  // the first row of a sequence that may see more
   at::Tensor queries, weights;
+  int64_t tied = 0;
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const int64_t end = offsets[s + 1], first = s == 0 ? prefix : 0;
     const int64_t begin = first_picking(picking, offsets[s] + std::max<int64_t>(many - first, 0), end);
@@ -49,8 +50,9 @@ void pick_in_sequences(const IndexerSettings& settings, const at::Tensor& held, 
     picking.picks->keep(picking.layer, picking.begin + begin,
                         pick_rows(queries.narrow(0, begin, rows), weights.narrow(0, begin, rows),
                                   keys(held.narrow(0, key, first + end - offsets[s]), key), settings.topk,
-                                  first + begin - offsets[s], rate));
+                                  first + begin - offsets[s], rate, tied));
   }
+  picking.picks->count_tied(picking.layer, tied);
   picking.picks->finish(picking.layer, picking.begin + n);
 }
 

@@ -13,10 +13,17 @@ namespace {
 /// What the scores of a tile may take, but for one row's.
 constexpr int64_t kTileBytes = int64_t{64} << 20;
 
+/// How many rows of descending scores [n, m] have the same number at `count` - 1 and at `count`.
+int64_t tied_rows(const at::Tensor& scores, int64_t count) {
+  if (!scores.is_cpu() || !has_values(scores) || scores.size(1) <= count) return 0;
+  const at::Tensor left_out = scores.select(1, count);
+  return (left_out.eq(scores.select(1, count - 1)).logical_and(left_out.isfinite())).sum().item<int64_t>();
+}
+
 }  // namespace
 
 at::Tensor pick_rows(const at::Tensor& queries, const at::Tensor& weights, const at::Tensor& keys,
-                     int64_t count, int64_t first, int64_t rate) {
+                     int64_t count, int64_t first, int64_t rate, int64_t& tied) {
   const at::NoGradGuard no_grad;
   const MemoryScope scope("indexer scores");
   const int64_t n = queries.size(0), heads = queries.size(1), m = keys.size(0);
@@ -36,9 +43,9 @@ at::Tensor pick_rows(const at::Tensor& queries, const at::Tensor& weights, const
     const at::Tensor known =  // of each row
         at::arange(first + i + 1, first + i + rows + 1, picks.options()).div(rate, "floor").unsqueeze(1);
     scores.masked_fill_(numbers.narrow(0, 0, seen) >= known, -std::numeric_limits<double>::infinity());
-    const at::Tensor best =
-        std::get<1>(at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/true)).narrow(1, 0, count);
-    picks.narrow(0, i, rows).copy_(std::get<0>(at::sort(best, /*dim=*/1)));
+    const auto [sorted, order] = at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/true);
+    tied += tied_rows(sorted, count);
+    picks.narrow(0, i, rows).copy_(std::get<0>(at::sort(order.narrow(1, 0, count), /*dim=*/1)));
     i = has_values(queries) ? i + rows : n;
   }
   return picks;

@@ -58,6 +58,18 @@ void RowPicks::keep(int64_t layer, int64_t begin, const at::Tensor& picks) {
   room.copy_(at::where(open, picks, room));
 }
 
+void RowPicks::count_tied(int64_t layer, int64_t rows) {
+  if (rows == 0) return;
+  if (refuses_ties_)
+    throw InputError(
+        "indexer of layer {}: {} of its rows leave out one with the very score of one that they pick (often "
+        "0, "
+        "what a ReLU makes of all that is not wanted), and torch.topk on a CPU picks others of them than the "
+        "engine does; expected picks that are given (indexer_indices), or lane=\"module\" of patch()",
+        layer, rows);
+  tied_rows_[layer] += rows;
+}
+
 at::Tensor RowPicks::add_keys(int64_t layer, int64_t first, int64_t begin, const at::Tensor& keys) {
   const int64_t end = begin + keys.size(0);
   if (has_values(keys) && begin > first && layers_[layer].end < begin)

@@ -56,6 +56,16 @@ class RowPicks {
   /// The layer's rows before `end` have their picks.
   void finish(int64_t layer, int64_t end);
 
+  /// Takes over how many rows of `layer` leave out one with the very score of one they pick. Throws
+  /// InputError if there are any where that is refused.
+  void count_tied(int64_t layer, int64_t rows);
+
+  /// The same of all layers that have such rows.
+  const std::map<int64_t, int64_t>& tied_rows() const { return tied_rows_; }
+
+  /// Picks have to be those of somebody who breaks ties otherwise.
+  void refuse_ties() { refuses_ties_ = true; }
+
   /// No backward pass follows: a layer's picks are let go of once a layer above has its own.
   void keep_none() { keeps_ = false; }
 
@@ -75,6 +85,8 @@ class RowPicks {
   bool needed_ = false;
   bool given_ = false;
   bool keeps_ = true;
+  bool refuses_ties_ = false;
+  std::map<int64_t, int64_t> tied_rows_;
   std::map<int64_t, OfLayer> layers_;
 };
 

@@ -267,6 +267,7 @@ class LayerPass {
     }
     at::Tensor picks = rows.picks->find(index, 0, rows.size()).clone();
     settings_.picks->picked[index] = picks.clone();
+    settings_.picks->tied_rows = rows.picks->tied_rows();
     const auto found = settings_.picks->orders.find(index);
     if (found == settings_.picks->orders.end()) return;
     rows.picks->keep(index, 0, picks.index_copy_(0, found->second.rows, found->second.picks));

@@ -216,6 +216,8 @@ struct PickControl {
   };
   std::map<int64_t, Order> orders;
   std::map<int64_t, at::Tensor> picked;  // receives what each layer's indexer picks, [N, width]
+  /// Receives how many rows of a layer leave out one with the very score of one that they pick.
+  std::map<int64_t, int64_t> tied_rows;
 };
 
 struct WrongSettings {

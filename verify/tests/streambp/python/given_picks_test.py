@@ -104,6 +104,23 @@ class Picks(Case):
         self.assert_loss(given, loss.item(), "its own")
         self.assert_gradients(take_gradients(model), expected, "its own")
 
+    def test_choices_among_equal_scores_are_the_model_s_own(self):
+        model = load("deepseek-v32")
+        inputs = inputs_of(model)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if name.endswith("indexer.weights_proj.weight"):
+                    weight.zero_()
+        loss, expected = autograd(model, inputs)
+        with self.assertRaisesRegex(InputError, "indexer of layer 0: .* very score .*indexer_indices"):
+            sb.backward(model, inputs, chunk=7)
+        self.assertTrue(all(parameter.grad is None for parameter in model.parameters()))
+        with in_float64():
+            picks = own_picks(model, inputs)
+        given = sb.backward(model, inputs, chunk=7, indexer_indices=picks)
+        self.assert_loss(given, loss, "given")
+        self.assert_gradients(take_gradients(model), expected, "given")
+
     def test_micro_batches_take_their_rows(self):
         model = load("deepseek-v32")
         inputs = inputs_of(model)

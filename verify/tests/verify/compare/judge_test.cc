@@ -367,5 +367,25 @@ TEST(Judge, IndexersThatRoundingHasPickOthersAreRight) {
   FAIL() << "no pick that is nearly tied changes the gradients";
 }
 
+TEST(Judge, AChoiceAmongEqualScoresIsNobodysMistake) {
+  Golden golden = open_golden("deepseek-v32", "deepseek-v32-sft-b3_left");
+  Truth truth = open_truth(golden.options);
+  const auto verdict = [&](const Tensors& gradients) {
+    return judge(truth, golden.options, gradients).comparison.verdict;
+  };
+  const int64_t row = truth.batch.offsets[1] - 4;
+  const auto with_others = [&] {
+    return with_picks({truth.model, truth.batch, golden.options.objective, {}, truth.input_ids, truth.labels},
+                      {{0, row, at::arange(1, 1 + truth.model.config().indexer.topk, at::kInt)}});
+  };
+  EXPECT_EQ(verdict(with_others()), Verdict::kWrong);
+  change_always(truth, [](Truth& each) {
+    for (const auto& parameter : each.model.parameters())
+      if (parameter->name.ends_with("indexer.weights_proj.weight")) parameter->value.zero_();
+  });
+  EXPECT_EQ(verdict(with_others()), Verdict::kUndecided);
+  EXPECT_EQ(verdict(evaluate(truth.model, truth.batch, *truth.objective, {}).gradients), Verdict::kExact);
+}
+
 }  // namespace
 }  // namespace streambp::verify

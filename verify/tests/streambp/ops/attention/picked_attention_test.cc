@@ -223,7 +223,8 @@ TEST(PickRows, TakesTheHighestScoresAndOfEqualOnesTheEarlier) {
   // Whole numbers: many scores are equal, and sums are exact.
   const at::Tensor queries = integers({n, 2, 3}, 1, at::kDouble), weights = integers({n, 2}, 2, at::kDouble),
                    keys = integers({m, 3}, 3, at::kDouble);
-  const at::Tensor picks = pick_rows(queries, weights, keys, kTopk, /*first=*/m - n);
+  int64_t tied = 0;
+  const at::Tensor picks = pick_rows(queries, weights, keys, kTopk, /*first=*/m - n, /*rate=*/1, tied);
   int64_t ties = 0;
   for (int64_t i = 0; i < n; ++i) {
     std::vector<std::pair<double, int64_t>> order;  // less of it first
@@ -242,6 +243,14 @@ TEST(PickRows, TakesTheHighestScoresAndOfEqualOnesTheEarlier) {
       EXPECT_EQ(picks[i][k].item<int>(), expected[static_cast<size_t>(k)]) << "row " << i << ", pick " << k;
   }
   EXPECT_GT(ties, 0) << "no choice between equal scores";
+  EXPECT_EQ(tied, ties);
+  RowPicks all({.topk = kTopk}, {0, m});
+  all.count_tied(1, tied);
+  all.count_tied(2, 0);
+  EXPECT_EQ(all.tied_rows(), (std::map<int64_t, int64_t>{{1, ties}}));
+  all.refuse_ties();
+  EXPECT_NO_THROW(all.count_tied(1, 0));
+  EXPECT_THROW(all.count_tied(1, tied), InputError);
 }
 
 TEST(RowPicks, AreThoseOfTheFirstRun) {

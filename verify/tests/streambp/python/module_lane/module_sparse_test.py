@@ -5,6 +5,7 @@ are streamed with the picks and the gradients of one pass over all rows, in floa
 import unittest
 import warnings
 
+import streambp_bench as sb
 import torch
 import transformers
 from any_model import difference
@@ -93,6 +94,22 @@ class Sparse(Case):
                 finally:
                     torch.Tensor.new_empty = whole
         self.assertTrue(difference(ours, theirs) <= LIMIT)
+
+    def test_lane_auto_leaves_choices_among_equal_scores_to_the_layers(self):
+        model, batch = model_of("deepseek_v32"), batch_of(61, (23, 15))
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if name.endswith("indexer.weights_proj.weight"):
+                    weight.zero_()
+        with everything_in_float64():
+            loss, theirs = step(model, batch, use_cache=False)
+            sb.patch(model, chunk=7)
+            with self.assertLogs("streambp_bench") as caught:
+                ours_loss, ours = step(model, batch)
+            sb.unpatch(model)
+        self.assertIn("indexer of layer 0", caught.output[-1])
+        error = max(relative(ours_loss, loss), difference(ours, theirs))
+        self.assertTrue(error <= LIMIT, f"{error:.1e}")
 
 
 if __name__ == "__main__":
