@@ -90,8 +90,6 @@ class Judge {
   CompareReport run() {
     CompareReport result = run_any();
     Comparison& comparison = result.comparison;
-    if (comparison.verdict == Verdict::kWrong || comparison.verdict == Verdict::kUndecided)
-      settle_tied_picks(comparison);
     if (!is_good(comparison)) return result;
     const std::string dead = why_dead(as_stored_, truth_);
     if (dead.empty()) return result;
@@ -108,9 +106,12 @@ class Judge {
       judging.config = &truth_.model.config();
       judging.tolerance = options_.tolerance;
       judging.dtype = dtype;
-      return report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
+      CompareReport result = report(compare_gradients(gradients_, as_stored_.gradients, judging), 0);
+      settle_tied_picks(result.comparison);
+      return result;
     }
     CompareReport result = dtype == at::kDouble ? in_double() : in_low(dtype);
+    settle_tied_picks(result.comparison);
     if (options_.compute_dtype || result.comparison.verdict != Verdict::kWrong) return result;
     return in_narrower(std::move(result), dtype);
   }
@@ -190,8 +191,9 @@ class Judge {
             truth_.teacher ? &*truth_.teacher : nullptr};
   }
 
-  /// Gradients that are not right where indexers choose among equal scores: they may be of another choice.
+  /// Wrong gradients of a model whose indexers choose among equal scores: they may be of another choice.
   void settle_tied_picks(Comparison& comparison) {
+    if (comparison.verdict != Verdict::kWrong) return;
     std::map<int64_t, int64_t> tied;
     try {
       tied = tied_rows(subject_of_truth());
