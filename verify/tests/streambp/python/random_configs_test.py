@@ -66,10 +66,6 @@ def drawn_config(config, draw):
     rope = config.get("rope_parameters") or {}
     if "rope_theta" in rope and draw.random() < 0.4:
         changed["rope_parameters"] = drawn_rope(rope, draw)
-    if "index_topk" in config:  # an indexer's scores are sums of relu: of random weights many are 0, and which of equals are picked nobody says
-        changed["index_topk"] = 64
-    if config.get("indexer_budget"):
-        changed["indexer_budget"] = 64 * config["indexer_compress_ratio"]
     return config | changed, changed
 
 
