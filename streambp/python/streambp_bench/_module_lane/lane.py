@@ -88,6 +88,7 @@ class LayerCall:
         self.reason, self.proven, self.known, self.warned, self.ours, self.full = None, False, {}, "", True, False
         self.changing = set()  # ids of forward hooks inside that change what rows give, as a proof has seen
         self.writes = set()  # names of buffers that it writes into, as a proof has seen
+        self.repeats = True  # whether it gives the same when it is run again, as a proof has seen
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
         self.padding_counts = False  # whether real rows see those of padding, as a proof has found
         self.rate = next((each.compress_rate for each in layer.modules() if isinstance(getattr(each, "compress_rate", None), int)), None)
@@ -257,7 +258,7 @@ def layer_forward(call, *args, **kwargs):
                 warn(str(error))
                 break
             call.full = True  # as a proof would have found
-    return call.whole(hidden, given) if torch.is_grad_enabled() else call.own(args, kwargs)
+    return call.whole(hidden, given) if torch.is_grad_enabled() and call.repeats else call.own(args, kwargs)
 
 
 def model_forward(call, *args, **kwargs):

@@ -132,7 +132,7 @@ def _proofs(state):
             reason = reason or call.hooked() or ""
             for _, each in calls:
                 each.reason, each.proven, each.known, each.dims, each.axis, each.ours, each.full = reason or None, not reason, call.known, call.dims, call.axis, call.ours, call.full
-                each.changing, each.writes = call.changing, call.writes
+                each.changing, each.writes, each.repeats = call.changing, call.writes, call.repeats
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
     state.padding_counts = any(call.padding_counts or call.reason for call in state.calls)  # of a layer that runs whole it is not known
@@ -188,7 +188,9 @@ def _proof(call, captured):
     """(error, limit, worst, reason)."""
     if not captured:
         return 0.0, 0.0, "", "the model does not call it"
-    modes, call.proven, call.writes = [(module, module.training) for module in call.layer.modules()], True, set()  # for as long as it is tried
+    modes, call.proven, call.writes, call.repeats = [(module, module.training) for module in call.layer.modules()], True, set(), True  # for as long as it is tried
+    if not call.layer.training:
+        call.layer.train()  # as it streams
     sharded = hasattr(call.layer, "unshard")  # FSDP2 gathers where the layer is called; what is proved is its forward
     if sharded:
         call.layer.unshard()
@@ -254,16 +256,12 @@ def _compared(call, args, kwargs, real):
     def ours_of(rows, own):
         return call.stream(rows, own, ENDS)
 
-    before = node.random_states(hidden.device)
-    _check_leaves(call, hidden, given, _own(call, hidden, given))
-    if not node.same(before, node.random_states(hidden.device)):
-        for module in call.layer.modules():  # it draws: what it draws for chunks is drawn in another order
-            module.training = packs(module)
     dtype = next((each.dtype for each in call.layer.parameters() if each.dtype in FACTORS), hidden.dtype)
     dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
     rounding = torch.finfo(dtype).eps
+    _check_repeats(call, hidden, given, FACTORS[dtype] * rounding, real)
     moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
     ours = gradients(ours_of, hidden)
     theirs, noisy = (gradients(lambda rows, own: _own(call, rows, own), each) for each in (hidden, moved))
@@ -285,6 +283,10 @@ def _compared(call, args, kwargs, real):
     return worst
 
 
+def _first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
 def _others(rows):
     return rows.detach().roll(1, -1) * -2 + 1
 
@@ -292,9 +294,22 @@ def _others(rows):
 def _changed(call, hidden, given, output, real):
     """How far the real rows of the layer's own output for `hidden` are off `output`, relative to its norm."""
     with torch.no_grad():
-        found = _own(call, hidden, given)
-    found = (found[0] if isinstance(found, tuple) else found).double() * real
+        found = _first(_own(call, hidden, given)).double() * real
     return float((found - output).norm() / max(float(output.norm()), 1e-300))
+
+
+def _check_repeats(call, hidden, given, limit, real):
+    """Raises Unfit for a layer that keeps samples next to torch's random states, which are others when it is run again. One that draws is in evaluation
+    mode from here on: what it draws for chunks is drawn in another order."""
+    before, output = node.random_states(hidden.device), _first(_own(call, hidden, given))
+    _check_leaves(call, hidden, given, output)
+    draws = not node.same(before, node.random_states(hidden.device))
+    node.set_random_states(hidden.device, before)
+    call.repeats = not bool(real.all()) or _changed(call, hidden, given, output.detach().double(), real) <= limit
+    if not call.repeats:
+        raise node.Unfit("it gives something else each time that it runs, so that its own graph is kept")
+    for module in call.layer.modules() if draws else ():
+        module.training = packs(module)
 
 
 def _check_order(call, hidden, given, output, limit, real):
@@ -303,8 +318,7 @@ def _check_order(call, hidden, given, output, limit, real):
     last = later.select(call.axis, -1)
     last.copy_(_others(last))
     earlier.select(call.axis, -1).zero_()
-    error = _changed(call, later, given, output * earlier, earlier)
-    if not error <= limit:
+    if not (error := _changed(call, later, given, output * earlier, earlier)) <= limit:
         raise node.Unfit(f"its last row changes earlier ones, by {error:.1e} of their norm")
 
 
@@ -331,7 +345,6 @@ def _check_leaves(call, hidden, given, output):
     """Raises Unfit where a layer's output is made of a leaf that a node would not see: neither an argument nor a parameter."""
     arguments = [each for value in given.values() for each in pytree.tree_leaves(dict(value) if isinstance(value, collections.UserDict) else value)]
     known = set(map(id, (hidden, *arguments, *call.layer.parameters())))
-    output = output[0] if isinstance(output, tuple) else output
     if any(id(leaf) not in known for leaf in leaves_of(output)):
         raise node.Unfit("it reads a tensor with a gradient that is no parameter of it")
 
