@@ -18,7 +18,7 @@ from .._library import first_line
 from .._live_model.attention import CACHES
 from . import node
 from .attention import own_masks
-from .held import as_it_was, versions, written
+from .held import as_it_was, in_training, versions, written
 from .head import IGNORED, hidden_of, with_hidden
 from .row_cache import PicksRows
 
@@ -188,14 +188,12 @@ def _proof(call, captured):
     """(error, limit, worst, reason)."""
     if not captured:
         return 0.0, 0.0, "", "the model does not call it"
-    modes, call.proven, call.writes, call.repeats = [(module, module.training) for module in call.layer.modules()], True, set(), True  # for as long as it is tried
-    if not call.layer.training:
-        call.layer.train()  # as it streams
+    call.proven, call.writes, call.repeats = True, set(), True  # for as long as it is tried
     sharded = hasattr(call.layer, "unshard")  # FSDP2 gathers where the layer is called; what is proved is its forward
     if sharded:
         call.layer.unshard()
     try:
-        with call.alone(), node.without_hooks(list(call.layer.parameters())), watched(call.layer) as hooks:
+        with in_training(call.layer), call.alone(), node.without_hooks(list(call.layer.parameters())), watched(call.layer) as hooks:
             results = [_compared(call, *each) for each in captured]
         call.changing = {id(each.hook) for each in hooks if each.changes}
     except PicksRows:
@@ -206,8 +204,6 @@ def _proof(call, captured):
     except Exception as error:  # whatever its code says to a cache or a chunk that it doesn't expect
         return 0.0, 0.0, "", f"in chunks it raises {type(error).__name__}: {first_line(error)}"
     finally:
-        for module, training in modes:
-            module.training = training
         if sharded:
             call.layer.reshard()
     error, limit, worst, said = max(results, key=lambda each: each[0] / each[1] if each[0] == each[0] else float("inf"))
