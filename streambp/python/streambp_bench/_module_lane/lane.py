@@ -29,6 +29,7 @@ CHUNK = 1024
 MOST_PROOFS = 8  # of layers whose modules are exchanged
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 IMPLEMENTATIONS = ("eager", "sdpa")
+OF_ENCODERS = ("encoder_", "cross_", "image_")  # how arguments begin that bring another's rows, which all of a layer's own may see
 
 
 def decoder_layers(base):
@@ -176,6 +177,8 @@ class LayerCall:
         if strange := strange_tensor(self.layer):
             raise node.Unfit(f"{strange} has a gradient and is no parameter")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
+        if other := next((name for name, value in given.items() if torch.is_tensor(value) and name.startswith(OF_ENCODERS) and (f"['{name}']", value.dim()) not in self.known), None):
+            raise node.Unfit(f"it is given {other}, which no proof has seen")
         if not self.ours:
             given = own_masks(given)
         rows = hidden.shape[self.axis]
