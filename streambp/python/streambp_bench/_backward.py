@@ -11,6 +11,7 @@ from ._idle import SAID_BY_THE_CALLER, check_idle_memory, fitting, shape_of, siz
 from ._keywords import sort_keywords
 from ._library import InputError, checked
 from ._live_model.adapters import is_fresh
+from ._live_model.attention import ADDED, is_added
 from ._live_model.model import Weights, engine_of, gradients_lock
 from ._live_model.refusals import check_autocast, check_loss, check_state
 from ._live_model.rope import greatest_position, hand_over_rope
@@ -95,6 +96,8 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
         check_autocast(weights.dtype, weights.device)
         engine = engine_of(weights)
         tensors = batch_tensors(_with_given(batch, router_indices=router_indices, indexer_indices=indexer_indices), weights.base)
+        if is_added(weights.base, batch.get("attention_mask")):
+            weights.notes.append(ADDED.format(": streambp_bench.backward hides what is False, as is meant"))
         options = _in_one_window(tensors, dict(options or {}), settings, group) if objective == "grpo" else options
         given, settings = sort_keywords(engine, objective, options, {"chunk": chunk, **settings})
         settings["first_labels"] = first_labels
