@@ -28,6 +28,7 @@ ROWS = ENDS[-1]
 HEAD_CHUNK = 13
 FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
 NOISE = 4  # times what one rounding of its input moves
+TRIES = 8  # in which what is dropped now and then is seen
 OF_OTHERS = ("transformers.utils.output_capturing", "streambp_bench.")  # functions that change nothing
 OF_POSITION = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "index", "training")
 
@@ -254,10 +255,9 @@ def _compared(call, args, kwargs, real):
 
     dtype = next((each.dtype for each in call.layer.parameters() if each.dtype in FACTORS), hidden.dtype)
     dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
+    dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else dtype
     rounding = torch.finfo(dtype).eps
-    _check_repeats(call, hidden, given, FACTORS[dtype] * rounding, real)
+    _check_repeats(call, hidden, given, FACTORS[dtype] * rounding, real, arguments)
     moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
     ours = gradients(ours_of, hidden)
     theirs, noisy = (gradients(lambda rows, own: _own(call, rows, own), each) for each in (hidden, moved))
@@ -294,18 +294,24 @@ def _changed(call, hidden, given, output, real):
     return float((found - output).norm() / max(float(output.norm()), 1e-300))
 
 
-def _check_repeats(call, hidden, given, limit, real):
-    """Raises Unfit for a layer that keeps samples next to torch's random states, which are others when it is run again. One that draws is in evaluation
-    mode from here on: what it draws for chunks is drawn in another order."""
+def _check_repeats(call, hidden, given, limit, real, arguments):
+    """Raises Unfit for a layer that keeps samples next to torch's random states, others when it is run again, and for one whose draws are as many for fewer rows:
+    ranks and modules that LoHa and LoKr drop. Any other that draws is in evaluation mode from here on: chunks draw in another order."""
     before, output = node.random_states(hidden.device), _first(_own(call, hidden, given))
     _check_leaves(call, hidden, given, output)
-    draws = not node.same(before, node.random_states(hidden.device))
+    after = node.random_states(hidden.device)
     node.set_random_states(hidden.device, before)
-    call.repeats = not bool(real.all()) or _changed(call, hidden, given, output.detach().double(), real) <= limit
+    is_same = lambda: not bool(real.all()) or _changed(call, hidden, given, output.detach().double(), real) <= limit
+    call.repeats = is_same()
     if not call.repeats:
         raise node.Unfit("it gives something else each time that it runs, so that its own graph is kept")
-    for module in call.layer.modules() if draws else ():
-        module.training = packs(module)
+    if not node.same(before, after):
+        node.set_random_states(hidden.device, before)
+        _own(call, hidden.narrow(call.axis, 0, ENDS[1]), arguments.at(0, ENDS[1]))
+        if node.same(after, node.random_states(hidden.device)) and not all(is_same() for _ in range(TRIES)):
+            raise node.Unfit("what it draws is for all rows at once")
+        for module in call.layer.modules():
+            module.training = packs(module)
 
 
 def _check_order(call, hidden, given, output, limit, real):
@@ -359,8 +365,7 @@ def prove_head(head):
 
 
 def _head_proof(head):
-    reason = head.obstacle(type(head.base).forward)
-    if reason:
+    if reason := head.obstacle(type(head.base).forward):
         return reason
     tokens = random_tokens(head.base)
     labels, outputs = tokens.masked_fill(torch.arange(ROWS, device=tokens.device) % 5 == 1, IGNORED), []
@@ -387,8 +392,7 @@ def _head_proof(head):
     if any(our is None for our, _ in pairs):
         return "a parameter of it has no gradient in chunks"
     dtype = max((each.dtype for pair in pairs for each in pair if each.dtype in FACTORS), key=lambda each: torch.finfo(each).eps)
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
+    dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else dtype
     error = max((float((our.double() - their.double()).norm() / their.double().norm().clamp_min(1e-300)) for our, their in pairs),
                 key=lambda each: each if each == each else float("inf"))
     limit = FACTORS[dtype] * torch.finfo(dtype).eps

@@ -12,7 +12,7 @@ import streambp_bench as sb
 import torch
 from module_lane_test import LIMIT, difference, everything_in_float64, lanes, model_of, streamed
 from patching import batch_of, relative, step, tiny
-from peft import IA3Config, LoHaConfig, LoraConfig, PeftModel, PolyConfig, VeraConfig, get_peft_model
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel, PolyConfig, VeraConfig, get_peft_model
 from peft.tuners.lora.config import MontecloraConfig
 from python_case import Case, in_float64
 
@@ -98,6 +98,16 @@ class Adapters(Case):
             losses.append(sum(both).item())
             found.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
         self.assertTrue(max(relative(losses[1], losses[0]), difference(found[1], found[0])) <= LIMIT)
+
+    def test_what_is_dropped_for_all_rows(self):
+        for config in (LoHaConfig(r=4, target_modules=TARGETS, rank_dropout=0.5, init_weights=False), LoKrConfig(r=2, target_modules=TARGETS, module_dropout=0.5, init_weights=False)):
+            model, results = adapted(config), []
+            for chunk in (None, 7):
+                with everything_in_float64(), contextlib.nullcontext() if chunk is None else streamed(model, chunk):
+                    torch.manual_seed(7)
+                    results.append(step(model, batch_of(61, (23, 15)), use_cache=False))
+            (loss, theirs), (ours_loss, ours) = results
+            self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT, type(config).__name__)
 
     def test_samples_that_an_adapter_keeps(self):
         model, results = adapted(monteclora_config=MontecloraConfig()), []
