@@ -11,6 +11,7 @@ from ._idle import SAID_BY_THE_CALLER, check_idle_memory, fitting, shape_of, siz
 from ._keywords import sort_keywords
 from ._library import InputError, checked
 from ._live_model.adapters import is_fresh
+from ._live_model.attention import ADDED, is_added
 from ._live_model.model import Weights, engine_of, gradients_lock
 from ._live_model.refusals import check_autocast, check_loss, check_state
 from ._live_model.rope import greatest_position, hand_over_rope
@@ -121,7 +122,7 @@ def backward(model, batch, objective="sft", *, chunk="auto", options=None, refer
             if gradient is not sums[name]:
                 sums[name].add_(gradient)
     loss = torch.tensor(loss, dtype=torch.float64 if weights.dtype == "float64" else torch.float32, device=weights.device)
-    return (loss, _info(json.loads(line), of_tokens, weights, settings, kept)) if return_info else loss
+    return (loss, _info(json.loads(line), of_tokens, weights, settings, kept, batch)) if return_info else loss
 
 
 def _with_given(batch, **indices):
@@ -135,10 +136,11 @@ def _with_given(batch, **indices):
     return {**batch, **given}
 
 
-def _info(run, of_tokens, weights, settings, kept):
+def _info(run, of_tokens, weights, settings, kept, batch):
+    of_mask = [ADDED.format(": streambp_bench.backward hides what is False, as is meant")] if is_added(weights.base, batch.get("attention_mask")) else []
     all_attention = settings.get("keep_attention") == "true"
     return StepInfo(of_tokens.get("log_probabilities"), of_tokens.get("values"), run["chunk"], run["head_chunk"], run["tokens"], run["method"],
-                    (*weights.notes, *run["notes"]), settings.get("keep", "attention" if all_attention else "none"), kept.bytes)
+                    (*weights.notes, *of_mask, *run["notes"]), settings.get("keep", "attention" if all_attention else "none"), kept.bytes)
 
 
 def _spend(idle_memory, weights, engine, tensors, objective, given, settings, of_reference, teacher, process_group):

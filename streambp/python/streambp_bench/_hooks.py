@@ -9,14 +9,15 @@ KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backwa
 FORWARD = KINDS[:2]
 # Whose hooks belong to the computation or to what shards and moves it, and collect nothing of it for a loss.
 LIBRARIES = ("torch.", "transformers.", "peft.", "accelerate.", "deepspeed.", "trl.", "streambp_bench.")
+LASTING = tuple(name for name in LIBRARIES if name != "peft.")  # theirs stay from one pass to the next
 
 
-def hooks_of(module, kinds=KINDS):
-    """(where they are kept, key, hook) of a module's own hooks that are a user's."""
+def hooks_of(module, kinds=KINDS, libraries=LIBRARIES):
+    """(where they are kept, key, hook) of a module's own hooks that are none of these libraries', but a user's."""
     for kind in kinds:
         kept = getattr(module, kind, None) or {}
         for key, hook in list(kept.items()):
-            if not _of_library(hook):
+            if not _of_library(hook, libraries):
                 yield kept, key, hook
 
 
@@ -44,8 +45,8 @@ def silenced(modules):
             kept.update(before)
 
 
-def _of_library(hook):
-    return (getattr(hook, "__module__", None) or type(hook).__module__).startswith(LIBRARIES)
+def _of_library(hook, libraries=LIBRARIES):
+    return (getattr(hook, "__module__", None) or type(hook).__module__).startswith(libraries)
 
 
 class Watched:
@@ -97,14 +98,14 @@ def watched(layer):
 
 
 def present(module):
-    """The forward hooks of users in a module, as again() takes them."""
+    """The forward hooks of users and of PEFT in a module, as again() takes them."""
     return [(each, kind, key, hook, key in getattr(each, f"{kind}_with_kwargs", {})) for each in module.modules() for kind in FORWARD
-            for _, key, hook in hooks_of(each, (kind,))]
+            for _, key, hook in hooks_of(each, (kind,), LASTING)]
 
 
 @contextlib.contextmanager
 def again(found):
-    """Inside, hooks that were present() are there again, where they have been removed since: PEFT's that choose adapters are for one forward pass."""
+    """Inside, hooks that were present() are there again, where they have been removed since: PEFT's that choose adapters or tasks are for one forward pass."""
     missing = [each for each in found if each[2] not in getattr(each[0], each[1])]
     for module, kind, key, hook, takes_keywords in missing:
         getattr(module, kind)[key] = hook

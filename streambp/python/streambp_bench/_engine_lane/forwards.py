@@ -137,10 +137,10 @@ def whole_forward(call, *args, **kwargs):
 
 
 def balance_of(call, stream, attention_mask):
-    """The load-balancing loss of a mixture's routers by transformers' own function; None where it isn't asked for."""
-    if not stream.routes:
+    """The load-balancing loss of a mixture's routers by transformers' own function; None where it isn't asked for, or the model has none."""
+    function = getattr(sys.modules[model_class(call.module).__module__], "load_balancing_loss_func", None)
+    if not stream.routes or function is None:
         return None
-    function = sys.modules[model_class(call.module).__module__].load_balancing_loss_func
     numbers = [_of_mixture(call.module, name) for name in ("num_experts", "num_experts_per_tok")]
     return function(unpacked_router_logits(stream), *numbers, attention_mask)
 
@@ -253,6 +253,14 @@ def inner_forward(call, hidden, *args, inside=None, **kwargs):
     return call.original(hidden, *args, **kwargs) if inside is None else inside(hidden)
 
 
+class HiddenAlone(BaseModelOutputWithPast):
+    """A decoder's hidden states; whatever else its family puts next to them, for which the model's own forward may ask, is None."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 @or_by_its_own_code
 def causal_forward(call, *args, **kwargs):
     """<Family>ForCausalLM: with labels in training mode a streamed loss, and logits when they are looked at; else the model's own forward."""
@@ -277,7 +285,7 @@ def causal_forward(call, *args, **kwargs):
     def outputs():
         if stream.has_padding():
             state.say_once(OF_PADDING)
-        return BaseModelOutputWithPast(last_hidden_state=stream.unpack(final_rows(state.backbone, hidden)))
+        return HiddenAlone(last_hidden_state=stream.unpack(final_rows(state.backbone, hidden)))
 
     logits = state.head.lazy(outputs, stream.inputs[0], hidden, weights=last_norm(state.backbone).parameters())
     balance = balance_of(call, stream, given.get("attention_mask"))

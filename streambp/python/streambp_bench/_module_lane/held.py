@@ -39,6 +39,28 @@ def as_held(found):
             own.update(changed)
 
 
+@contextlib.contextmanager
+def in_training(layer):
+    """Inside, a layer is in training mode, as it streams. Modules are told by their own train() and eval(), in which some convert their weights (GPTQ), and their flags
+    are put back, whatever has become of them: some may be in evaluation mode for good."""
+    before = [(module, module.training) for module in layer.modules()]
+    if not layer.training:
+        layer.train()
+    inside = [(module, module.training) for module, _ in before]
+    try:
+        yield
+    finally:
+        _put_back(inside)
+        if not before[0][1]:
+            layer.eval()
+        _put_back(before)
+
+
+def _put_back(modes):
+    for module, training in modes:
+        module.training = training
+
+
 def strange_tensor(layer):
     """The name of a tensor on a module that has a gradient and is no parameter, or None: what is made of it outside does not go through a node."""
     return next((f"{path}.{name}" for path, module in layer.named_modules() for name, value in vars(module).items()

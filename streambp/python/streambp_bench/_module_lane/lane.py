@@ -29,6 +29,7 @@ CHUNK = 1024
 MOST_PROOFS = 8  # of layers whose modules are exchanged
 KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 IMPLEMENTATIONS = ("eager", "sdpa")
+OF_ENCODERS = ("encoder_", "cross_", "image_")  # how arguments begin that bring another's rows, which all of a layer's own may see
 
 
 def decoder_layers(base):
@@ -88,6 +89,7 @@ class LayerCall:
         self.reason, self.proven, self.known, self.warned, self.ours, self.full = None, False, {}, "", True, False
         self.changing = set()  # ids of forward hooks inside that change what rows give, as a proof has seen
         self.writes = set()  # names of buffers that it writes into, as a proof has seen
+        self.repeats = True  # whether it gives the same when it is run again, as a proof has seen
         self.dims, self.axis = 3, 1  # of hidden states, [B, T, D] unless the proof has seen others
         self.padding_counts = False  # whether real rows see those of padding, as a proof has found
         self.rate = next((each.compress_rate for each in layer.modules() if isinstance(getattr(each, "compress_rate", None), int)), None)
@@ -175,6 +177,8 @@ class LayerCall:
         if strange := strange_tensor(self.layer):
             raise node.Unfit(f"{strange} has a gradient and is no parameter")
         given = {name: value for name, value in given.items() if name not in CACHE_NAMES}
+        if other := next((name for name, value in given.items() if torch.is_tensor(value) and name.startswith(OF_ENCODERS) and (f"['{name}']", value.dim()) not in self.known), None):
+            raise node.Unfit(f"it is given {other}, which no proof has seen")
         if not self.ours:
             given = own_masks(given)
         rows = hidden.shape[self.axis]
@@ -257,7 +261,7 @@ def layer_forward(call, *args, **kwargs):
                 warn(str(error))
                 break
             call.full = True  # as a proof would have found
-    return call.whole(hidden, given) if torch.is_grad_enabled() else call.own(args, kwargs)
+    return call.whole(hidden, given) if torch.is_grad_enabled() and call.repeats else call.own(args, kwargs)
 
 
 def model_forward(call, *args, **kwargs):

@@ -18,7 +18,7 @@ from .._library import first_line
 from .._live_model.attention import CACHES
 from . import node
 from .attention import own_masks
-from .held import as_it_was, versions, written
+from .held import as_it_was, in_training, versions, written
 from .head import IGNORED, hidden_of, with_hidden
 from .row_cache import PicksRows
 
@@ -28,6 +28,7 @@ ROWS = ENDS[-1]
 HEAD_CHUNK = 13
 FACTORS = {torch.float64: 1e4, torch.float32: 1e3, torch.bfloat16: 4.0, torch.float16: 16.0}  # of the dtype's rounding
 NOISE = 4  # times what one rounding of its input moves
+TRIES = 8  # in which what is dropped now and then is seen
 OF_OTHERS = ("transformers.utils.output_capturing", "streambp_bench.")  # functions that change nothing
 OF_POSITION = ("layer_idx", "layer_id", "layer_number", "layer_index", "block_idx", "index", "training")
 
@@ -132,7 +133,7 @@ def _proofs(state):
             reason = reason or call.hooked() or ""
             for _, each in calls:
                 each.reason, each.proven, each.known, each.dims, each.axis, each.ours, each.full = reason or None, not reason, call.known, call.dims, call.axis, call.ours, call.full
-                each.changing, each.writes = call.changing, call.writes
+                each.changing, each.writes, each.repeats = call.changing, call.writes, call.repeats
             proofs.append(Proof(type(call.layer).__name__, tuple(index for index, _ in calls), "whole" if reason else "module", error, limit,
                                 worst, reason))
     state.padding_counts = any(call.padding_counts or call.reason for call in state.calls)  # of a layer that runs whole it is not known
@@ -188,12 +189,12 @@ def _proof(call, captured):
     """(error, limit, worst, reason)."""
     if not captured:
         return 0.0, 0.0, "", "the model does not call it"
-    modes, call.proven, call.writes = [(module, module.training) for module in call.layer.modules()], True, set()  # for as long as it is tried
+    call.proven, call.writes, call.repeats = True, set(), True  # for as long as it is tried
     sharded = hasattr(call.layer, "unshard")  # FSDP2 gathers where the layer is called; what is proved is its forward
     if sharded:
         call.layer.unshard()
     try:
-        with call.alone(), node.without_hooks(list(call.layer.parameters())), watched(call.layer) as hooks:
+        with in_training(call.layer), call.alone(), node.without_hooks(list(call.layer.parameters())), watched(call.layer) as hooks:
             results = [_compared(call, *each) for each in captured]
         call.changing = {id(each.hook) for each in hooks if each.changes}
     except PicksRows:
@@ -204,8 +205,6 @@ def _proof(call, captured):
     except Exception as error:  # whatever its code says to a cache or a chunk that it doesn't expect
         return 0.0, 0.0, "", f"in chunks it raises {type(error).__name__}: {first_line(error)}"
     finally:
-        for module, training in modes:
-            module.training = training
         if sharded:
             call.layer.reshard()
     error, limit, worst, said = max(results, key=lambda each: each[0] / each[1] if each[0] == each[0] else float("inf"))
@@ -254,16 +253,11 @@ def _compared(call, args, kwargs, real):
     def ours_of(rows, own):
         return call.stream(rows, own, ENDS)
 
-    before = node.random_states(hidden.device)
-    _check_leaves(call, hidden, given, _own(call, hidden, given))
-    if not node.same(before, node.random_states(hidden.device)):
-        for module in call.layer.modules():  # it draws: what it draws for chunks is drawn in another order
-            module.training = packs(module)
     dtype = next((each.dtype for each in call.layer.parameters() if each.dtype in FACTORS), hidden.dtype)
     dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
+    dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else dtype
     rounding = torch.finfo(dtype).eps
+    _check_repeats(call, hidden, given, FACTORS[dtype] * rounding, real, arguments)
     moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
     ours = gradients(ours_of, hidden)
     theirs, noisy = (gradients(lambda rows, own: _own(call, rows, own), each) for each in (hidden, moved))
@@ -285,6 +279,10 @@ def _compared(call, args, kwargs, real):
     return worst
 
 
+def _first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
 def _others(rows):
     return rows.detach().roll(1, -1) * -2 + 1
 
@@ -292,9 +290,28 @@ def _others(rows):
 def _changed(call, hidden, given, output, real):
     """How far the real rows of the layer's own output for `hidden` are off `output`, relative to its norm."""
     with torch.no_grad():
-        found = _own(call, hidden, given)
-    found = (found[0] if isinstance(found, tuple) else found).double() * real
+        found = _first(_own(call, hidden, given)).double() * real
     return float((found - output).norm() / max(float(output.norm()), 1e-300))
+
+
+def _check_repeats(call, hidden, given, limit, real, arguments):
+    """Raises Unfit for a layer that keeps samples next to torch's random states, others when it is run again, and for one whose draws are as many for fewer rows:
+    ranks and modules that LoHa and LoKr drop. Any other that draws is in evaluation mode from here on: chunks draw in another order."""
+    before, output = node.random_states(hidden.device), _first(_own(call, hidden, given))
+    _check_leaves(call, hidden, given, output)
+    after = node.random_states(hidden.device)
+    node.set_random_states(hidden.device, before)
+    is_same = lambda: not bool(real.all()) or _changed(call, hidden, given, output.detach().double(), real) <= limit
+    call.repeats = is_same()
+    if not call.repeats:
+        raise node.Unfit("it gives something else each time that it runs, so that its own graph is kept")
+    if not node.same(before, after):
+        node.set_random_states(hidden.device, before)
+        _own(call, hidden.narrow(call.axis, 0, ENDS[1]), arguments.at(0, ENDS[1]))
+        if node.same(after, node.random_states(hidden.device)) and not all(is_same() for _ in range(TRIES)):
+            raise node.Unfit("what it draws is for all rows at once")
+        for module in call.layer.modules():
+            module.training = packs(module)
 
 
 def _check_order(call, hidden, given, output, limit, real):
@@ -303,8 +320,7 @@ def _check_order(call, hidden, given, output, limit, real):
     last = later.select(call.axis, -1)
     last.copy_(_others(last))
     earlier.select(call.axis, -1).zero_()
-    error = _changed(call, later, given, output * earlier, earlier)
-    if not error <= limit:
+    if not (error := _changed(call, later, given, output * earlier, earlier)) <= limit:
         raise node.Unfit(f"its last row changes earlier ones, by {error:.1e} of their norm")
 
 
@@ -331,7 +347,6 @@ def _check_leaves(call, hidden, given, output):
     """Raises Unfit where a layer's output is made of a leaf that a node would not see: neither an argument nor a parameter."""
     arguments = [each for value in given.values() for each in pytree.tree_leaves(dict(value) if isinstance(value, collections.UserDict) else value)]
     known = set(map(id, (hidden, *arguments, *call.layer.parameters())))
-    output = output[0] if isinstance(output, tuple) else output
     if any(id(leaf) not in known for leaf in leaves_of(output)):
         raise node.Unfit("it reads a tensor with a gradient that is no parameter of it")
 
@@ -350,8 +365,7 @@ def prove_head(head):
 
 
 def _head_proof(head):
-    reason = head.obstacle(type(head.base).forward)
-    if reason:
+    if reason := head.obstacle(type(head.base).forward):
         return reason
     tokens = random_tokens(head.base)
     labels, outputs = tokens.masked_fill(torch.arange(ROWS, device=tokens.device) % 5 == 1, IGNORED), []
@@ -378,8 +392,7 @@ def _head_proof(head):
     if any(our is None for our, _ in pairs):
         return "a parameter of it has no gradient in chunks"
     dtype = max((each.dtype for pair in pairs for each in pair if each.dtype in FACTORS), key=lambda each: torch.finfo(each).eps)
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
+    dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else dtype
     error = max((float((our.double() - their.double()).norm() / their.double().norm().clamp_min(1e-300)) for our, their in pairs),
                 key=lambda each: each if each == each else float("inf"))
     limit = FACTORS[dtype] * torch.finfo(dtype).eps

@@ -88,7 +88,8 @@ class EveryFamily(Case):
         columns = inputs["input_ids"].shape[1]
         sees = torch.ones(columns, columns, dtype=torch.bool).tril() & inputs["attention_mask"].bool()[:, None, None, :]
         for mask in (sees, torch.where(sees, 0.0, -1e9)):
-            sb.backward(model, {**inputs, "attention_mask": mask}, chunk=8)
+            _, info = sb.backward(model, {**inputs, "attention_mask": mask}, chunk=8, return_info=True)
+            self.assertEqual(any("adds it to scores" in note for note in info.notes), mask is sees)  # transformers' own eager attention does
             self.assert_gradients(take_gradients(model), theirs, "4-D mask")
         packed = packed_inputs(model, (5, 12, 3))
         _, theirs = autograd(model, packed)

@@ -12,7 +12,8 @@ import streambp_bench as sb
 import torch
 from module_lane_test import LIMIT, difference, everything_in_float64, lanes, model_of, streamed
 from patching import batch_of, relative, step, tiny
-from peft import IA3Config, LoHaConfig, LoraConfig, PeftModel, VeraConfig, get_peft_model
+from peft import IA3Config, LoHaConfig, LoKrConfig, LoraConfig, PeftModel, PolyConfig, VeraConfig, get_peft_model
+from peft.tuners.lora.config import MontecloraConfig
 from python_case import Case, in_float64
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
@@ -84,6 +85,43 @@ class Adapters(Case):
     def test_modules_to_save_and_trainable_tokens(self):
         self.compare(adapted(modules_to_save=["lm_head", "input_layernorm"]), "modules_to_save")
         self.compare(adapted(trainable_token_indices=[3, 5, 8]), "trainable tokens", chunks=(7,))
+
+    def test_tasks_that_hooks_of_one_forward_pass_choose(self):
+        model, losses, found = adapted(PolyConfig(task_type="CAUSAL_LM", r=2, target_modules=TARGETS, n_tasks=2, n_skills=2, init_weights=False)), [], []
+        batch = batch_of(61, (23, 15))
+        for chunk in (None, 7):
+            with everything_in_float64(), contextlib.nullcontext() if chunk is None else streamed(model, chunk):
+                model.zero_grad()
+                torch.manual_seed(7)  # of which skills a task takes is drawn
+                both = [model(**batch, use_cache=False, task_ids=torch.tensor(tasks)).loss for tasks in ([0, 1], [1, 1])]
+                sum(both).backward()
+            losses.append(sum(both).item())
+            found.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
+        self.assertTrue(max(relative(losses[1], losses[0]), difference(found[1], found[0])) <= LIMIT)
+
+    def test_what_is_dropped_for_all_rows(self):
+        for config in (LoHaConfig(r=4, target_modules=TARGETS, rank_dropout=0.5, init_weights=False), LoKrConfig(r=2, target_modules=TARGETS, module_dropout=0.5, init_weights=False)):
+            model, results = adapted(config), []
+            for chunk in (None, 7):
+                with everything_in_float64(), contextlib.nullcontext() if chunk is None else streamed(model, chunk):
+                    torch.manual_seed(7)
+                    results.append(step(model, batch_of(61, (23, 15)), use_cache=False))
+            (loss, theirs), (ours_loss, ours) = results
+            self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT, type(config).__name__)
+
+    def test_samples_that_an_adapter_keeps(self):
+        model, results = adapted(monteclora_config=MontecloraConfig()), []
+        for prepared in (lambda: None, lambda: sb.patch(model.eval(), chunk=7)):
+            with everything_in_float64():
+                prepared()
+                for module in model.train().modules():
+                    if hasattr(module, "sampler"):
+                        module.sampler.index = 0  # of the samples drawn when the model was made
+                results.append(step(model, batch_of(61, (23, 15)), use_cache=False))
+        self.assertIn("something else each time", str(sb.summary(model)))
+        sb.unpatch(model)
+        (loss, theirs), (ours_loss, ours) = results
+        self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT)
 
     def test_dropout_of_adapters(self):
         model, batch = adapted(lora_dropout=0.25), batch_of(61, (23, 15))

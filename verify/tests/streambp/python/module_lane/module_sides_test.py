@@ -8,6 +8,7 @@ import unittest
 import warnings
 
 import torch
+import transformers
 from module_lane_test import CLASSES, LIMIT, difference, everything_in_float64, model_of, streamed
 from patching import batch_of, relative, step, tiny
 from python_case import Case
@@ -89,6 +90,24 @@ class Sides(Case):
                     patched_state(model).calls[whole].reason = "the test says so"
                     ours_loss, ours = step(model, batch)
             self.assertTrue(max(relative(ours_loss, loss), difference(ours, theirs)) <= LIMIT, whole)
+
+    def test_rows_of_an_encoder(self):
+        common = {"vocab_size": 61, "is_decoder": True, "pad_token_id": 0}
+        bart = {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 48, "dropout": 0.0, "is_encoder_decoder": False}
+        gpt2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "add_cross_attention": True, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+        for family, settings in {"Bart": ("BartForCausalLM", bart), "GPT2": ("GPT2LMHeadModel", gpt2)}.items():
+            torch.manual_seed(0)
+            model = getattr(transformers, settings[0])(getattr(transformers, f"{family}Config")(**common, **settings[1])).double().train()
+            for rows in (15, 23):  # as many as tokens: they are not those of the tokens
+                batch = batch_of(61, (23, 23)) | {"encoder_hidden_states": torch.randn(2, rows, 32, dtype=torch.float64, requires_grad=True)}
+                found = []
+                for chunk in (None, 7):
+                    batch["encoder_hidden_states"].grad = None
+                    with everything_in_float64(), streamed(model, chunk) if chunk else contextlib.nullcontext():
+                        loss, gradients = step(model, batch, use_cache=False)
+                    found.append((loss, gradients | {"encoder": batch["encoder_hidden_states"].grad}))
+                error = max(relative(found[1][0], found[0][0]), difference(found[1][1], found[0][1]))
+                self.assertTrue(error <= LIMIT, f"{family}, {rows} rows: {error:.1e}")
 
     def test_layers_whose_padding_reaches_real_rows(self):
         model, batch = model_of("recurrent_gemma"), batch_of(61, (23, 15), "left")

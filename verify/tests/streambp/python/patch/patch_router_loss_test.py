@@ -101,6 +101,27 @@ class RouterLoss(Case):
             found = run()
         self.assert_gradients(found, expected, "logits")
 
+    def test_logits_next_to_a_loss(self):
+        for name in ("qwen3-moe", "gpt-oss", "ernie4-5-moe", "granite-moe", "llama"):  # which has no routers, and takes no notice of what is asked of them
+            model = load(name)
+            batch = batch_of(min(41, model.config.vocab_size), (19, 19))
+
+            def run(more, model=model, batch=batch):
+                model.zero_grad(set_to_none=True)
+                with in_float64():
+                    output = model(**batch, **more, use_cache=False)
+                    logits = output.logits.real() if hasattr(output.logits, "make") else output.logits
+                    loss = output.loss + logits.square().mean()
+                    loss.backward()
+                return loss.item(), {key: parameter.grad for key, parameter in model.named_parameters() if parameter.grad is not None}
+
+            for more in ({}, ASKED):
+                loss, expected = run(more)
+                with patched(model, chunk=5):
+                    ours, found = run(more)
+                self.assert_loss(ours, loss, name)
+                self.assert_gradients(found, expected, name)
+
     def test_nothing_is_scored(self):
         model, batch = balanced("qwen3-moe"), batch_of(61, (19, 12))
         batch["labels"] = torch.full_like(batch["labels"], -100)
