@@ -11,11 +11,11 @@ namespace streambp {
 ///     sum over heads h of weights_h max(0, queries_h . keys)
 /// for queries [n, H, E] and weights [n, H] of rows from row `first` of their sequence on. Keys [m, E] are of
 /// blocks of `rate` rows each, and a row's are those of the blocks that end with it or before it, which are
-/// `count` or more: [n, count] int32, ascending. Of equal scores,
-/// which are zeros where no head has a positive product, the earlier row's counts as the higher: torch.topk,
-/// which transformers asks, leaves that open: a GPU's takes the earlier, a CPU's does not. On a CPU adds to
-/// `tied` how many of the rows leave out one whose score is that of one they pick. In tiles, in float32 or
-/// wider, and without autograd: no gradient reaches a choice.
+/// `count` or more: [n, count] int32, ascending. Of equal scores, which are zeros where no head has a
+/// positive product, the earlier row's counts as the higher. torch.topk, which transformers asks, leaves that
+/// open, and on a CPU it takes others: there `tied` is added how many of the rows leave out one whose score
+/// is that of one they pick. In tiles, in float32 or wider, and without autograd: no gradient reaches a
+/// choice.
 at::Tensor pick_rows(const at::Tensor& queries, const at::Tensor& weights, const at::Tensor& keys,
                      int64_t count, int64_t first, int64_t rate, int64_t& tied);
 

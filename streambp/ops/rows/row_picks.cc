@@ -64,8 +64,9 @@ void RowPicks::count_tied(int64_t layer, int64_t rows) {
     throw InputError(
         "indexer of layer {}: {} of its rows leave out one with the very score of one that they pick (often "
         "0, "
-        "what a ReLU makes of all that is not wanted), and torch.topk on a CPU picks others of them than the "
-        "engine does; expected picks that are given (indexer_indices), or lane=\"module\" of patch()",
+        "as a ReLU has it), and torch.topk on a CPU picks others of them than the engine does; expected "
+        "picks "
+        "that are given (indexer_indices), or lane=\"module\" of patch()",
         layer, rows);
   tied_rows_[layer] += rows;
 }
