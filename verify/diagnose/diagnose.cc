@@ -76,6 +76,7 @@ class Search {
       });
     if (location_ && location_->kind == Location::Kind::kEverywhere && is_precise() && !head_is_right())
       trials_.by_head(gradients, std::max(kRounding, kNoiseAllowance * noise_));
+    add_missing_logits(hypotheses_, subject, gradients, truth);
     drop_contradicted(hypotheses_, gradients, truth, noise_);
     // Their own precision is no mistake of theirs.
     if (has_dtype(gradients, at::kBFloat16))
@@ -85,6 +86,7 @@ class Search {
   Diagnosis run() {
     diagnosis_.limit = std::max(kFits, kNoiseAllowance * noise_);
     truth_fit_ = trials_.whole().front().fit;
+    diagnosis_.unexplained = truth_fit_.residual;
     // The truth, or its multiple: there is nothing left to explain.
     if (truth_fit_.residual <= std::max(kRounding, kTruthAllowance * noise_)) {
       if (!options_.noise.empty())
@@ -327,15 +329,13 @@ class Search {
     const double rounding =
         truth_fit_.residual <= kSinglePrecision ? std::max(kTie * truth_fit_.residual, kRounding) : kRounding;
     std::vector<Tried>& tried = trials_.whole();
-    std::stable_sort(tried.begin(), tried.end(), [rounding](const Tried& a, const Tried& b) {
+    const auto leaves_less = [rounding](const auto& a, const auto& b) {
       return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
-    });
+    };
+    std::stable_sort(tried.begin(), tried.end(), leaves_less);
     diagnosis_.explanations = parts_;
     for (const Tried& each : tried) diagnosis_.explanations.push_back(explain(each));
-    std::stable_sort(diagnosis_.explanations.begin(), diagnosis_.explanations.end(),
-                     [rounding](const Explanation& a, const Explanation& b) {
-                       return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
-                     });
+    std::stable_sort(diagnosis_.explanations.begin(), diagnosis_.explanations.end(), leaves_less);
     std::set<std::string> said;  // that two searches have found
     std::erase_if(diagnosis_.explanations,
                   [&](const Explanation& e) { return !said.insert(e.sentence).second; });
@@ -348,6 +348,7 @@ class Search {
       const double limit = std::max(kTie * best_residual, kRounding);
       for (const Explanation& each : diagnosis_.explanations)
         diagnosis_.fitting += each.fit.residual <= limit ? 1 : 0;
+      diagnosis_.leaves_rest = !(best_residual <= std::max(kSumsFit, kNoiseLimit * noise_));
     } else if ((truth_fit_.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) || all_within_limits()) &&
                !truth_fit_.has_factor()) {
       diagnosis_.kind = Diagnosis::Kind::kRight;

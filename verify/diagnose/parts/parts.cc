@@ -47,7 +47,8 @@ class PartsSearch {
     if (!found_.empty() && found_.front().name.find(" + ") == std::string::npos) return std::move(found_);
     std::vector<Explanation> of_terms = std::exchange(found_, {});
     if (by_rows({})) return std::move(found_);  // in simpler words than several terms
-    if (!of_terms.empty()) return of_terms;
+    const size_t pairs = has_pairs(objective_kind(subject_.objective).layout) ? rows_.size() / 2 : 0;
+    if (!of_terms.empty() && !(unnamed_ && stand_for_pairs(terms_, pairs))) return of_terms;
     if (by_rows(terms_)) return std::move(found_);
     if (!facts_.advantages.empty() && !is_zero(besides_)) {
       // Advantages multiply the policy's part of a row alone.
@@ -237,10 +238,10 @@ class PartsSearch {
   /// Whether there are terms of the logits themselves.
   bool add_terms_of_logits() {
     bool any = false;
-    for (const auto& [name, text, z_loss, target_logits] :
-         {std::tuple{"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", 1.0, 0.0},
-          std::tuple{kTargetLogits, "the targets' logits", 0.0, 1.0}}) {
-      const std::optional<Tensors> with = with_terms_of_logits(subject_, z_loss, target_logits);
+    for (const auto& [name, text, weight] : kLogitTerms) {
+      WrongSettings settings;
+      settings.*weight = 1.0;
+      const std::optional<Tensors> with = with_terms_of_logits(subject_, settings);
       if (!with) continue;
       const at::Tensor part = gauge_.vector_of(*with) - truth_;
       any = any || !is_nothing(part);

@@ -54,6 +54,7 @@ std::vector<Hypothesis> HypothesisTable::all() {
   gradients();
   chunked_labels();
   normalisers();
+  merged_blocks();
   chunked();
   return std::move(table_);
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <tuple>
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/model/scored.h"
@@ -100,6 +101,27 @@ void HypothesisTable::chunked() {
                       text),
           &WrongSettings::padding_from_second_chunk);
     }
+  }
+}
+
+/// A ring's blocks of keys, whose attention is put together without their log-sum-exp.
+void HypothesisTable::merged_blocks() {
+  if (longest() < 2 || config_.attention_sinks) return;
+  for (const int64_t ranks : {int64_t{2}, int64_t{4}, int64_t{8}}) {
+    if (batch_.padded_columns < 2 * ranks) continue;
+    const int64_t columns = (batch_.padded_columns + ranks - 1) / ranks;
+    for (const auto& [name, merge, text] :
+         {std::tuple{"averaged", BlockMerge::kMeanOfSeen, "is averaged over those that a query sees"},
+          std::tuple{"averaged-over-all", BlockMerge::kMeanOfAll, "is averaged over all of them"},
+          std::tuple{"added", BlockMerge::kSum, "is added up"}})
+      add(fmt::format("blocks-{}-{}", name, ranks), "chunk mask",
+          fmt::format("what attention gives of {} blocks of keys of {} columns {}, without their log-sum-exp "
+                      "(a ring's merge)",
+                      ranks, columns, text),
+          [columns, merge = merge](WrongSettings& s) {
+            s.key_block = columns;
+            s.block_merge = merge;
+          });
   }
 }
 

@@ -52,6 +52,8 @@ class HypothesisTable {
   void capacities();
   void experts();
   void kinds_of_weights();
+  void exchanges();
+  void turned_round(const std::string& kind, const std::string& name, const std::vector<int64_t>& shape);
   void gates();
   void heads_entries(bool normed);
 
@@ -67,6 +69,7 @@ class HypothesisTable {
   void chunked_labels();
   void normalisers();
   void chunked();
+  void merged_blocks();
 
   bool is_recurrent() const;
   bool has_padding() const { return batch_.size() < batch_.padded_rows * batch_.padded_columns; }

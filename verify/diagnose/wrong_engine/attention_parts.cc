@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "streambp/error.h"
+
 namespace streambp::verify {
 
 at::Tensor repeated_for_queries(const at::Tensor& by_head, int64_t group, GroupSum sum) {
@@ -26,6 +28,20 @@ at::Tensor with_constant_share(const at::Tensor& scores) {
   const at::Tensor among_keys = at::softmax(of_keys, -1);
   const at::Tensor share = at::sigmoid(of_keys.detach().logsumexp(-1, true) - scores.narrow(-1, keys, 1));
   return among_keys * share;
+}
+
+at::Tensor merged_blocks(const at::Tensor& scores, const at::Tensor& seen, const at::Tensor& column,
+                         const WrongSettings& settings) {
+  if (scores.size(-1) != seen.size(1)) throw InputError("--diagnose: sinks among blocks of keys");
+  const at::Tensor number = column.div(settings.key_block, "floor");
+  const int64_t blocks = number.max().item<int64_t>() + 1;
+  const at::Tensor block = number.unsqueeze(1).eq(at::arange(blocks, at::kLong)).to(scores.scalar_type());
+  const at::Tensor e = (scores - scores.detach().amax(-1, true)).exp();
+  const at::Tensor of_own_block = at::matmul(at::matmul(e, block), block.t());
+  const at::Tensor weights = e / of_own_block.masked_fill(seen.logical_not(), 1.0);
+  if (settings.block_merge == BlockMerge::kSum) return weights;
+  if (settings.block_merge == BlockMerge::kMeanOfAll) return weights / static_cast<double>(blocks);
+  return weights / at::matmul(seen.to(block.scalar_type()), block).gt(0.0).sum(-1, true);
 }
 
 at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices, const Batch& batch,

@@ -17,6 +17,12 @@ at::Tensor repeated_for_queries(const at::Tensor& by_head, int64_t group, GroupS
 /// through what the sink leaves to all of them.
 at::Tensor with_constant_share(const at::Tensor& scores);
 
+/// The weights that queries give keys by scores [heads, n, n], where each block of keys,
+/// by their `column` [n], has a softmax of its own, and what it gives is merged as the settings say. Throws
+/// InputError where scores have a sink besides.
+at::Tensor merged_blocks(const at::Tensor& scores, const at::Tensor& seen, const at::Tensor& column,
+                         const WrongSettings& settings);
+
 /// Which keys [n, n] a query sees in a layer with such a window (0: none), by what the settings do to it.
 at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices, const Batch& batch,
                      int64_t window);

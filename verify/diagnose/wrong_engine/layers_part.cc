@@ -15,6 +15,9 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.padding_runs = settings.positions_stay = false;
   settings.document_starts.clear();
   settings.more_logits = 0.0;
+  settings.missing_logits.clear();
+  settings.key_block = 0;
+  settings.block_merge = plain.block_merge;
   settings.rotation_straight = settings.softmax_without_sum = false;
   settings.first_label = settings.no_last_column = settings.padding_scored = settings.prompt_scored = false;
   settings.labels_of_chunk = settings.normaliser = plain.normaliser;
@@ -38,7 +41,7 @@ WrongSettings without_layers_part(WrongSettings settings) {
   if (settings.narrow != NarrowValues::kRouter && settings.narrow != NarrowValues::kAdapters)
     settings.narrow = plain.narrow;
   settings.rotation = NarrowRotation::kNone;
-  settings.z_loss = settings.target_logits = 0.0;
+  settings.z_loss = settings.router_z_loss = settings.target_logits = 0.0;
   settings.missing_norms.clear();
   settings.other_head_norms = false;
   settings.picks.reset();

@@ -1,6 +1,10 @@
 // Mistakes planted without the wrong engine: in the gradients, in the batch, or with pieces of the library;
 // and in bfloat16.
+#include <cmath>
+#include <fmt/format.h>
 #include <optional>
+#include <string>
+#include <tuple>
 
 #include "streambp/objective/terms.h"
 #include "verify/equality/batches.h"
@@ -147,6 +151,103 @@ TEST(DiagnosePlants, OtherConfigs) {
     });
     expect_named(right, gradients, name);
   }
+}
+
+std::string replaced(std::string name, const std::string& from, const std::string& to) {
+  const size_t at = name.find(from);
+  return at == std::string::npos ? name : name.replace(at, from.size(), to);
+}
+
+TEST(DiagnosePlants, ExchangedWeights) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  for (const auto& [one, other, name] :
+       {std::tuple{".k_proj.", ".v_proj.", "exchanged-k_proj-v_proj"},
+        std::tuple{".q_norm.", ".k_norm.", "exchanged-self_attn.k_norm-self_attn.q_norm"},
+        std::tuple{".gate_proj.", ".up_proj.", "exchanged-gate_proj-up_proj"},
+        std::tuple{".input_layernorm.", ".post_attention_layernorm.",
+                   "exchanged-input_layernorm-post_attention_layernorm"}}) {
+    const auto other_name = [&](const std::string& own) {
+      return own.find(one) == std::string::npos ? replaced(own, other, one) : replaced(own, one, other);
+    };
+    Model loaded = model_of(right.owned.model.config(), [&](const std::string& own) {
+      return right.owned.model.parameter(other_name(own)).value;
+    });
+    const Tensors held = evaluate(loaded, right.owned.batch, *right.owned.objective, {}).gradients;
+    Tensors own;
+    for (const auto& [holder, gradient] : held) own[other_name(holder)] = gradient;
+    expect_named(right, own, name);
+    expect_named(right, held, std::string(name) + "-values");
+  }
+}
+
+TEST(DiagnosePlants, SharedExpertTwice) {
+  const DiagnoseCase right = eight_rows("glm4-moe-tiny");
+  const auto times_two = [](const std::string& name) {
+    return name.ends_with("shared_experts.down_proj.weight") ? 2.0 : 1.0;
+  };
+  Model twice = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return right.owned.model.parameter(name).value * times_two(name);
+  });
+  Tensors gradients = evaluate(twice, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : gradients) gradient = gradient * times_two(name);
+  expect_said(right, gradients, "what the shared expert gives (mlp.shared_experts.down_proj) is added twice");
+}
+
+TEST(DiagnosePlants, ATransposedMatrix) {
+  const DiagnoseCase right = eight_rows("llama-tiny");
+  const auto turned = [](const std::string& name, const at::Tensor& x) {
+    return name.ends_with("o_proj.weight") && x.size(0) == x.size(1) ? x.t().contiguous() : x;
+  };
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return turned(name, right.owned.model.parameter(name).value);
+  });
+  Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  expect_said(right, gradients, "self_attn.o_proj is loaded transposed");
+  for (auto& [name, gradient] : gradients) gradient = turned(name, gradient);
+  expect_said(right, gradients, "self_attn.o_proj is applied transposed");
+}
+
+/// Rows of the head that should have a gradient and have none are no logits of the softmax.
+TEST(DiagnosePlants, AVocabularyThatIsCutOff) {
+  DiagnoseCase right = eight_rows("qwen3-tiny");
+  const int64_t whole = right.owned.model.config().vocab_size, cut = whole - 7;
+  right.owned.batch.tokens.remainder_(cut);
+  at::Tensor& targets = right.owned.batch.targets;
+  targets = at::where(targets.eq(kNoTarget), targets, targets.remainder(cut));
+  find_truth(right);
+  Config config = right.owned.model.config();
+  config.vocab_size = cut;
+  Model small = model_of(config, [&](const std::string& name) {
+    const at::Tensor& value = right.owned.model.parameter(name).value;
+    return value.size(0) == whole ? value.slice(0, 0, cut) : value;
+  });
+  Tensors gradients = evaluate(small, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : gradients) {
+    if (gradient.size(0) == cut && gradient.dim() == 2)
+      gradient = at::constant_pad_nd(gradient, {0, 0, 0, whole - cut});
+  }
+  expect_said(right, gradients, fmt::format("the last 7 entries of the vocabulary, from {} on", cut));
+}
+
+/// What leaves more than rounding is not said to explain all.
+TEST(DiagnosePlants, WhatLeavesARestIsSaidToExplainAPart) {
+  const DiagnoseCase right = eight_rows("gemma2-tiny");
+  WrongSettings settings;
+  settings.window_offset = 1;
+  const Tensors wrong = right.wrong(settings);
+  Tensors off = wrong;
+  at::Generator generator = at::detail::createCPUGenerator(3);
+  for (auto& [name, gradient] : off) {
+    const double entry = gradient.norm().item<double>() / std::sqrt(static_cast<double>(gradient.numel()));
+    gradient = gradient + at::randn(gradient.sizes(), generator, at::kDouble) * (7e-5 * entry);
+  }
+  expect_named(right, off, "window+1");
+  const Diagnosis partly = diagnose(right, off), all = diagnose(right, wrong);
+  EXPECT_TRUE(partly.leaves_rest);
+  EXPECT_FALSE(all.leaves_rest);
+  EXPECT_NE(diagnosis_text(partly).find("this leaves 7"), std::string::npos) << diagnosis_text(partly);
+  EXPECT_NE(diagnosis_json(partly).find("\"finding\":\"partly\""), std::string::npos);
+  EXPECT_NE(diagnosis_json(all).find("\"finding\":\"explained\""), std::string::npos);
 }
 
 TEST(DiagnosePlants, EmbeddingAddedUpInBfloat16) {

@@ -132,6 +132,8 @@ TEST(Diagnose, NamesMistakesOfFamiliesThatTheWrongEngineDoesNotKnow) {
                    {"window+1", "windows-ignored", "padding-not-masked", "detached-4"});
   expect_all_named(diagnose_case({"deepseek-v3-tiny", "sft", {}, "full", "left", 11}),
                    {"labels-not-shifted"});
+  expect_all_named(diagnose_case({"qwen3-tiny", "sft", {}, "full", "right", 11}),
+                   {"blocks-averaged-2", "blocks-added-2", "blocks-averaged-over-all-4"});
   expect_all_named(diagnose_case({"qwen3-tiny", "sft", {}, "lora", "right", 9}), {"looks-ahead"});
 }
 
