@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 
+#include "streambp/model/config/parameter_shapes.h"
 #include "streambp/model/files/stored_names.h"
 #include "streambp/model/files/strict_json.h"
 #include "verify/compare/fused_maps.h"
@@ -84,6 +85,8 @@ class Names {
 
   /// The truth's name of a bare one; empty if it has none.
   std::string find(const std::string& name) const {
+    if (name.ends_with("model.embeddings.weight"))
+      return find("embed_tokens.weight");  // transformers' Nemotron-H
     for (const std::string& spelling : {name, "model." + name}) {
       if (const auto found = names_.find(spelling); found != names_.end()) return found->second;
     }
@@ -139,12 +142,23 @@ std::vector<std::pair<std::string, at::Tensor>> experts_of(const std::string& na
       result.emplace_back(fmt::format("{}.{}.gate_proj.weight", stem, i), fused[i].narrow(0, 0, half));
       result.emplace_back(fmt::format("{}.{}.up_proj.weight", stem, i), fused[i].narrow(0, half, half));
     }
-  } else if (holds(".experts.down_proj")) {
-    const std::string stem = name.substr(0, name.rfind('.'));
+  } else if (holds(".experts.down_proj") || holds(".experts.up_proj")) {  // of experts without a gate
+    const size_t last = name.rfind('.');
     for (int64_t i = 0; i < fused.size(0); ++i)
-      result.emplace_back(fmt::format("{}.{}.down_proj.weight", stem, i), fused[i]);
+      result.emplace_back(fmt::format("{}.{}{}.weight", name.substr(0, last), i, name.substr(last)),
+                          fused[i]);
   }
   return result;
+}
+
+/// What files of some families call a map of an expert.
+std::string short_map(std::string name) {
+  for (const auto& [map, text] :
+       {std::pair{".gate_proj.", ".w1."}, std::pair{".up_proj.", ".w3."}, std::pair{".down_proj.", ".w2."}}) {
+    if (const size_t at = name.find(map); at != std::string::npos)
+      name.replace(at, std::string_view(map).size(), text);
+  }
+  return name;
 }
 
 /// A tied head next to its embedding or instead of it.
@@ -222,7 +236,10 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
     }
     std::set<std::string> of_this;
     const std::string name = bare(own, of_this).substr(prefix.size());
-    const auto experts = experts_of(name, gradient);
+    auto experts = experts_of(name, gradient);
+    if (!experts.empty() && names.find(experts.front().first).empty()) {
+      for (auto& [expert, weight] : experts) expert = short_map(expert);
+    }
     if (!experts.empty() && !names.find(experts.front().first).empty()) {
       ++fused;
       for (const auto& [expert, weight] : experts) add(expert, names.find(expert), weight);
@@ -249,6 +266,21 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
         fmt::format("{} tensors of several maps (qkv_proj, gate_up_proj) put together", joined));
   settle_tied_head(truth, named);
   return named;
+}
+
+void drop_untrained(const Tensors& truth, const Config& config, NamedGradients& named) {
+  std::set<std::string> known, unused;
+  for (const ParameterShape& shape : parameter_shapes(config)) known.insert(shape.name);
+  std::vector<std::string> dropped;
+  for (const auto& [own, gradient] : named.gradients) {
+    const std::string name = bare(own, unused);
+    const bool is_known = known.contains(name) || known.contains(parameter_name(config, name));
+    if (!truth.contains(own) && is_known && is_zero(gradient)) dropped.push_back(own);
+  }
+  for (const std::string& name : dropped) named.gradients.erase(name);
+  if (!dropped.empty())
+    named.notes.push_back(fmt::format("{} gradients are 0 of what is not trained, {} for one", dropped.size(),
+                                      shown(dropped.front())));
 }
 
 void fill_left_out(const Tensors& truth, NamedGradients& named) {
