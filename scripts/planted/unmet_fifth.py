@@ -3,7 +3,7 @@
 import torch
 
 from planted.losses import Completions
-from planted.model import code_of
+from planted.model import changed, code_of
 from planted.passes import mistake, replaced
 
 
@@ -182,3 +182,118 @@ def router_z_loss_added(run):
 def router_z_loss_of_mixtral(run):
     """the same of another mixture"""
     return router_z_loss(run)
+
+
+def with_heads(run, attend):
+    """Gradients where attend(own, module, queries, keys, values, mask, scaling) stands for transformers' attention."""
+    code = code_of(run.model)
+    own = code.eager_attention_forward
+
+    def attention(module, queries, keys, values, mask, scaling, **named):
+        return attend(own, module, queries, keys, values, mask, scaling)
+
+    with replaced(code, "eager_attention_forward", attention):
+        return run.gradients()
+
+
+@mistake("gemma3-sft-b1", "without the transpose before it")
+def heads_read_as_tokens(run):
+    """what heads give is reshaped without a transpose before it"""
+
+    def attend(own, *words):
+        given, weights = own(*words)
+        return given.transpose(1, 2).reshape(given.shape), weights
+
+    return with_heads(run, attend)
+
+
+@mistake("qwen3-sft-b3_right", "but not themselves")
+def strict_causal_mask(run):
+    """queries do not see themselves, but for the first"""
+
+    def attend(own, module, queries, keys, values, mask, scaling):
+        at = torch.arange(1, queries.shape[2])
+        strict = mask.expand(len(queries), 1, *mask.shape[2:]).clone()
+        strict[:, :, at, at] = -1e30
+        return own(module, queries, keys, values, strict, scaling)
+
+    return with_heads(run, attend)
+
+
+@mistake("qwen3-sft-b3_right", "have a window of 16")
+def window_that_is_switched_off(run):
+    """a sliding window of 16 is used though use_sliding_window is not set"""
+
+    def attend(own, module, queries, keys, values, mask, scaling):
+        at = torch.arange(queries.shape[2])
+        return own(module, queries, keys, values, mask.masked_fill(at[:, None] - at >= 16, -1e30), scaling)
+
+    return with_heads(run, attend)
+
+
+@mistake("llama-sft-b3_right", "keys are not rotated")
+def keys_not_rotated(run):
+    """queries are rotated and keys are not"""
+    code = code_of(run.model)
+    own = code.apply_rotary_pos_emb
+    with replaced(code, "apply_rotary_pos_emb", lambda queries, keys, *words, **named: (own(queries, keys, *words, **named)[0], keys)):
+        return run.gradients()
+
+
+@mistake("qwen3-sft-b3_left", "the sign of the sine")
+def rotated_the_other_way(run):
+    """the sine has the other sign"""
+    table = run.model.model.rotary_emb
+    own = table.forward
+
+    def forward(*words, **named):
+        cosines, sines = own(*words, **named)
+        return cosines, -sines
+
+    table.forward = forward
+    return run.gradients()
+
+
+@mistake("qwen2-small-sft-b3_left", "layer 1 is left out")
+def last_layer_left_out(run):
+    """the last layer is not run"""
+    run.model.model.layers[-1].forward = lambda x, *words, **named: x
+    return run.gradients()
+
+
+@mistake("qwen2-small-sft-b3_left", "layer 0 runs twice")
+def first_layer_twice(run):
+    """the first layer is run twice"""
+    layer = run.model.model.layers[0]
+    own = layer.forward
+    layer.forward = lambda x, *words, **named: own(own(x, *words, **named), *words, **named)
+    return run.gradients()
+
+
+@mistake("qwen3-sft-b3_right", "what the MLP gives is multiplied by a number that is 0.9")
+def mlps_scaled(run):
+    """what MLPs give is multiplied by 0.9"""
+    for layer in run.model.model.layers:
+        layer.mlp.register_forward_hook(lambda module, words, given: given * 0.9)
+    return run.gradients()
+
+
+@mistake("mixtral-sft-b3_left", "another expert answers")
+def experts_of_the_next_rank(run):
+    """experts are numbered from 1 on: the one after the chosen one answers"""
+    for experts in run.modules("Experts"):
+        own = experts.forward
+        experts.forward = lambda x, chosen, weights, own=own, count=experts.num_experts: own(x, (chosen + 1) % count, weights)
+    return run.gradients()
+
+
+@mistake("qwen3-sft-b3_left", "is self_attn.v_proj.weight's")
+def gradients_of_keys_and_values_exchanged(run):
+    """the gradients of k_proj and v_proj are saved under each other's names"""
+    return {name.replace("k_proj", "\0").replace("v_proj", "k_proj").replace("\0", "v_proj"): gradient for name, gradient in run.gradients().items()}
+
+
+@mistake("qwen3-sft-b3_left", "sign alone")
+def signs_of_gradients(run):
+    """of each entry the sign alone is sent, as signSGD does"""
+    return changed(run.gradients(), lambda _, gradient: gradient.sign())

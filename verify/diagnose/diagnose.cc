@@ -12,6 +12,7 @@
 #include "verify/diagnose/parts/few_parameters.h"
 #include "verify/diagnose/parts/head_span.h"
 #include "verify/diagnose/parts/longer_rows.h"
+#include "verify/diagnose/parts/other_places.h"
 #include "verify/diagnose/parts/strangers.h"
 #include "verify/diagnose/parts/tokens.h"
 #include "verify/diagnose/trials/biases.h"
@@ -112,9 +113,8 @@ class Search {
     if (is_precise() && parts_.empty() && !unnamed_ && !head_is_right() && try_batch_and_numbers())
       return finish();
     // No mistake of one batch gives gradients to what it has not.
-    if (const auto found = find_strangers(subject_, gradients_);
-        found && !found->padding && is_precise() && parts_.empty() && !unnamed_)
-      return finish();
+    const auto strangers = find_strangers(subject_, gradients_);
+    if (strangers && !strangers->padding && is_precise() && parts_.empty() && !unnamed_) return finish();
     const size_t left_out = try_hypotheses();
     if (left_out > 0 && !wrong_engine_knows(subject_))
       diagnosis_.notes.push_back(fmt::format(
@@ -193,13 +193,14 @@ class Search {
 
   /// The sums of parts that fit, and parameters that are multiples of the truth by themselves.
   void try_parts() {
-    if (location_ && !location_->factors.empty()) {
+    if (location_ && is_precise()) parts_ = explain_by_places(gradients_, truth_, limits(truth_), gauge_);
+    if (location_ && parts_.empty() && !location_->factors.empty()) {
       Tensors scaled = truth_;
       for (const auto& [name, factor] : location_->factors) scaled[name] = scaled.at(name) * factor;
       const Fit fit = gauge_.measure(scaled);
       if (is_explanation(fit)) parts_.push_back({location_->name, location_->sentence, fit});
-      if (!parts_.empty() && is_precise()) return;
     }
+    if (!parts_.empty() && is_precise()) return;
     if (location_ && location_->factors.empty() && !location_->alone.empty() && is_precise()) {
       parts_ =
           explain_few(subject_, gradients_, truth_, *location_, std::max(kSumsFit, kNoiseAllowance * noise_));

@@ -161,6 +161,21 @@ void HypothesisTable::experts() {
           s.experts = WrongExperts::kLostExpert;
           s.lost_expert = expert;
         });
+  if (config_.mixture.num_experts_per_tok > 1 && config_.mixture.norm_topk_prob)
+    add("first-expert-alone", "experts",
+        "of a token's experts the first alone answers, with the weight that it has among all",
+        [](WrongSettings& s) { s.experts = WrongExperts::kFirstAlone; });
+  add("equal-weights", "experts",
+      "a token's experts count alike: their routers' scores are not their weights",
+      [](WrongSettings& s) { s.experts = WrongExperts::kEqualWeights; });
+  for (const int64_t shift : {int64_t{1}, config_.mixture.num_experts - 1, config_.mixture.num_experts / 2})
+    add(fmt::format("other-experts-{}", shift), "experts",
+        fmt::format("another expert answers than the one that was chosen, the one {} further on of {}", shift,
+                    config_.mixture.num_experts),
+        [shift](WrongSettings& s) {
+          s.experts = WrongExperts::kOthers;
+          s.expert_shift = shift;
+        });
   add("weighted-inputs", "experts",
       "experts' weights multiply their input, not what they give (apply_router_weight_on_input)",
       [](WrongSettings& s) { s.experts = WrongExperts::kWeightedInputs; });
@@ -198,7 +213,7 @@ void HypothesisTable::kinds_of_weights() {
       add(fmt::format("twice-{}", name), "left out",
           fmt::format("{} is added twice, as where each of two ranks adds it before their sum", given),
           [kind = kind](WrongSettings& s) {
-            s.weights = {{kind, How::kTwice}};
+            s.weights = {{kind, How::kTimes}};
           });
     if (is_alone(role))
       add(fmt::format("zero-{}", name), "left out",
@@ -208,6 +223,7 @@ void HypothesisTable::kinds_of_weights() {
           });
     turned_round(kind, name, of_kind.shape);
   }
+  biases(kinds);
   exchanges();
   gates();
   heads_entries(kinds.contains("self_attn.q_norm.weight"));
@@ -239,6 +255,21 @@ void HypothesisTable::turned_round(const std::string& kind, const std::string& n
                              ranks),
                  {kind, How::kHeadsInTurn, heads, ranks});
   }
+}
+
+/// All biases of the layers together.
+void HypothesisTable::biases(const std::map<std::string, ParameterShape>& kinds) {
+  std::vector<std::string> all;
+  for (const auto& [kind, of_kind] : kinds) {
+    if (of_kind.role == ParameterRole::kBias) all.push_back(kind);
+  }
+  if (all.size() < 2) return;
+  for (const auto& [name, how, text] :
+       {std::tuple{"zero-biases", How::kZero, "all biases are 0, as where they are not loaded"},
+        std::tuple{"left-out-biases", How::kAbsent, "all biases are left out"}})
+    add(name, "left out", text, [all, how = how](WrongSettings& s) {
+      for (const std::string& kind : all) s.weights.push_back({kind, how});
+    });
 }
 
 /// Parameters of one shape that have each other's values.
@@ -286,7 +317,7 @@ void HypothesisTable::gates() {
   const auto add_gate = [&](const char* text, const WeightChange& gate,
                             const char* behind = "self_attn.o_proj.weight") {
     add(fmt::format("no-gate-{}", called(gate.kind)), "gates", text, [gate, behind](WrongSettings& s) {
-      s.weights = {gate, {behind, How::kTwice}};
+      s.weights = {gate, {behind, How::kTimes}};
     });
   };
   if (config_.mixture.shared_expert_intermediate_size > 0 && !config_.mixture.shared_expert_ungated)

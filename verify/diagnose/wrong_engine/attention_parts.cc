@@ -6,6 +6,16 @@
 
 namespace streambp::verify {
 
+bool changes_attention(const WrongSettings& s) {
+  return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
+         s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
+         s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
+         s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant || s.key_sum != GroupSum::kAll ||
+         s.value_sum != GroupSum::kAll || s.block_merge != BlockMerge::kRight || s.heads_not_transposed ||
+         s.zero_sink || s.first_unseen || s.window_everywhere > 0 || s.prompt_sees_itself ||
+         s.softmax_without_sum || s.attention_softcap_straight || s.narrow == NarrowValues::kAttention;
+}
+
 at::Tensor repeated_for_queries(const at::Tensor& by_head, int64_t group, GroupSum sum) {
   const at::Tensor right = by_head.repeat_interleave(group, 0);
   if (sum == GroupSum::kAll || group == 1) return right;
@@ -44,6 +54,15 @@ at::Tensor merged_blocks(const at::Tensor& scores, const at::Tensor& seen, const
   return weights / at::matmul(seen.to(block.scalar_type()), block).gt(0.0).sum(-1, true);
 }
 
+at::Tensor heads_not_transposed(const at::Tensor& output, const std::vector<int64_t>& rows) {
+  std::vector<at::Tensor> turned;
+  for (size_t i = 0; i + 1 < rows.size(); ++i) {
+    const at::Tensor row = output.slice(0, rows[i], rows[i + 1]);
+    turned.push_back(row.transpose(0, 1).reshape(row.sizes()));
+  }
+  return at::cat(turned);
+}
+
 at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices, const Batch& batch,
                      int64_t window) {
   const auto starts = [&](const Cut& cut) { return chunk_starts(indices, cut); };
@@ -62,7 +81,10 @@ at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices,
     seen = seen | (of_query(prompt) & of_key(prompt));
   }
   if (settings.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings.own_chunk_only)));
-  const int64_t width = settings.ignores_windows || window == 0 ? 0 : window + settings.window_offset;
+  if (settings.first_unseen) seen = seen & (key.gt(0) | query.eq(0));
+  const int64_t width = settings.ignores_windows ? 0
+                        : window == 0            ? settings.window_everywhere
+                                                 : window + settings.window_offset;
   if (width > 0) seen = seen & (query - key < width);
   return seen & (of_query(indices.sequence) == of_key(indices.sequence));
 }

@@ -50,6 +50,7 @@ class LayerPass {
     }
     by_rows_.push_back(batch.size());
     if (settings.positions_by_column) batch.positions = indices_.column;
+    if (settings.positions_negated) batch.positions = -batch.positions;
     if (settings.balanced_ranks > 0) batch.positions = balanced_positions(batch, settings.balanced_ranks);
     // What the backward pass alone does not know of is there in the forward pass.
     const bool one_row = settings.ignores_documents && settings.slope_alone == SlopeAlone::kNone;
@@ -126,12 +127,12 @@ class LayerPass {
     if (rows.embedded.defined() && &model == &model_)
       embedded_leaf = rows.embedded = rows.embedded.detach().requires_grad_();
     std::map<int64_t, KeysValues> shared;
-    const auto layers = static_cast<int64_t>(model.layers().size());
+    const std::vector<int64_t> layers = layers_in_order(settings_, model.layers().size());
+    auto left = static_cast<int64_t>(layers.size());
     const bool with_grad = at::GradMode::is_enabled();
-    for (int64_t i = 0; i < layers; ++i) {
-      const at::AutoGradMode through(with_grad &&
-                                     (!settings_.head_alone || i + settings_.top_layers >= layers));
-      if (settings_.head_alone && i + settings_.top_layers == layers)
+    for (const int64_t i : layers) {
+      const at::AutoGradMode through(with_grad && (!settings_.head_alone || left <= settings_.top_layers));
+      if (settings_.head_alone && left-- == settings_.top_layers)
         top_leaf_ = hidden = hidden.detach().requires_grad_();
       Before before;
       if (model.config().shares_keys_values(i)) {
@@ -163,14 +164,7 @@ class LayerPass {
   bool attention_is_wrong(int64_t index) const {
     if (settings_.only_layer >= 0 && settings_.only_layer != index)
       return wrong_.hidden_key.any().item<bool>();
-    const WrongSettings& s = settings_;
-    return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
-           s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
-           s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
-           s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant || s.key_sum != GroupSum::kAll ||
-           s.value_sum != GroupSum::kAll || s.block_merge != BlockMerge::kRight || s.prompt_sees_itself ||
-           s.softmax_without_sum || s.attention_softcap_straight || s.narrow == NarrowValues::kAttention ||
-           wrong_.hidden_key.any().item<bool>();
+    return changes_attention(settings_) || wrong_.hidden_key.any().item<bool>();
   }
 
   bool hides_padding(int64_t index) const {
@@ -279,7 +273,7 @@ class LayerPass {
                             ? attention_with(settings, heads, hides_padding(index))
                             : sloped_attention(settings, heads);
     settings_ = asked;
-    return output;
+    return settings_.heads_not_transposed ? heads_not_transposed(output, by_rows_) : output;
   }
 
   /// Right, with the gradients of queries, of keys and values or of all that it has with the mistakes asked
@@ -335,6 +329,7 @@ class LayerPass {
       if (!sink.defined()) sink = settings.sinks->value.detach().clone().requires_grad_();
       scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
     }
+    if (settings_.zero_sink) scores = at::cat({scores, at::zeros_like(scores.narrow(-1, 0, 1))}, -1);
     at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
     if (settings_.block_merge != BlockMerge::kRight)
       weights = merged_blocks(scores, seen, indices_.column, settings_);

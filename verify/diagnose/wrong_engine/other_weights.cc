@@ -65,8 +65,8 @@ at::Tensor changed(const at::Tensor& x, const WeightChange& change) {
       return at::zeros_like(x);
     case WeightChange::How::kReversed:
       return x.flip({-1}).contiguous();
-    case WeightChange::How::kTwice:
-      return x * 2.0;
+    case WeightChange::How::kTimes:
+      return x * change.factor;
     case WeightChange::How::kRolled:
       return by_heads(x, change.rows, [&](const at::Tensor& heads) { return heads.roll(change.by, 1); });
     case WeightChange::How::kTransposed:

@@ -26,7 +26,9 @@ bool asks_for_layers(const WrongSettings& settings) {
          !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
          !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
          settings.experts != WrongExperts::kNone || settings.recurrence != WrongRecurrence{} ||
-         settings.more_logits != 0.0 || settings.padding_runs || !settings.missing_logits.empty() ||
+         settings.more_logits != 0.0 || settings.padding_runs || !settings.layer_order.empty() ||
+         settings.heads_not_transposed || settings.zero_sink || settings.first_unseen ||
+         settings.window_everywhere > 0 || settings.positions_negated || !settings.missing_logits.empty() ||
          settings.block_merge != BlockMerge::kRight || settings.rotation_straight ||
          settings.softmax_without_sum || settings.sinks_share_constant ||
          settings.slope_alone != SlopeAlone::kNone || settings.key_sum != GroupSum::kAll ||

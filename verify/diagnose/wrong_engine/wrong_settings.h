@@ -92,6 +92,9 @@ enum class WrongExperts {
   kWeightedInputs,    // they multiply what experts read, not what they give
   kReversedWeights,   // the experts of a token have them in the reverse order
   kLostExpert,        // what one of them gives, lost_expert, is not there
+  kFirstAlone,        // the first that is chosen alone answers
+  kEqualWeights,      // all that are chosen count alike
+  kOthers,            // in place of each another answers, expert_shift further on
   kCapacity,          // an expert drops the tokens that come after the first expert_capacity
 };
 
@@ -200,7 +203,7 @@ struct WeightChange {
     kZero,              // they are 0
     kAbsent,            // they are 0, and no gradient reaches them
     kReversed,          // along their last dimension
-    kTwice,             // they are twice as large
+    kTimes,             // they are `factor` times as large
     kRolled,            // of each `rows` rows the first are `by` further down, the last ones first
     kTransposed,        // of square ones
     kTransposedValues,  // the same, and gradients are those of the values that are there
@@ -214,6 +217,7 @@ struct WeightChange {
   std::string kind;  // kAllMatrices: those of all layers
   How how = How::kZero;
   int64_t rows = 0, by = 0;
+  double factor = 2.0;
 
   bool operator==(const WeightChange&) const = default;
 };
@@ -296,11 +300,19 @@ struct WrongSettings {
   bool key_value_heads_in_turn =
       false;  // queries take them in turn (repeat), not in groups (repeat_interleave)
 
+  bool zero_sink = false;             // the softmax has one more logit, of 0
+  bool first_unseen = false;          // a sequence's first token is seen by itself alone
+  int64_t window_everywhere = 0;      // of layers that see all tokens; 0: none
+  bool heads_not_transposed = false;  // what heads give is read as if tokens came first
+
   // Rotary positions.
   bool positions_by_column = false;  // 0, 1, ... along a row whatever is given
   Cut rope_restart;                  // positions begin anew at each chunk
   int64_t balanced_ranks =
       0;  // that share a row in 2 chunks each, i and 2 n - 1 - i, and count positions on from one to the next
+  bool positions_negated = false;
+  bool queries_not_rotated = false, keys_not_rotated = false;
+  int64_t key_offset = 0;         // that keys' positions are off by
   int64_t key_padding = 0;        // keys' positions are off by so many times the row's left padding
   Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
@@ -313,7 +325,8 @@ struct WrongSettings {
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
   WrongExperts experts = WrongExperts::kNone;
-  int64_t expert_capacity = 0, lost_expert = 0;
+  int64_t expert_capacity = 0, lost_expert = 0, expert_shift = 0;
+  std::vector<int64_t> layer_order;  // that run, one after another; empty: all in theirs
   WrongRecurrence recurrence;
   std::vector<WeightChange> weights;
   WeightStep step;

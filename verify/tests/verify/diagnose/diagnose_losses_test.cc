@@ -53,6 +53,8 @@ TEST(DiagnoseLosses, LabelSmoothingOfPairs) {
   expect_said_soon(right,
                    under(right, right.owned.batch, {{"beta", "0.3"}, {"cdpo_label_smoothing", "0.13"}}),
                    "label_smoothing is 0.13 instead of 0");
+  expect_said_soon(right, under(right, right.owned.batch, {{"beta", "0.3"}, {"cdpo_label_smoothing", "1"}}),
+                   "chosen and rejected completions are exchanged");
 }
 
 /// Of few rows, terms that nobody has asked for stand for any weights of the rows.

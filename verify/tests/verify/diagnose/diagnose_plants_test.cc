@@ -2,6 +2,7 @@
 // and in bfloat16.
 #include <cmath>
 #include <fmt/format.h>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -178,6 +179,83 @@ TEST(DiagnosePlants, ExchangedWeights) {
     expect_named(right, own, name);
     expect_named(right, held, std::string(name) + "-values");
   }
+}
+
+/// The same gradients under other names, in another order, or with something done to each entry: said
+/// without a pass.
+TEST(DiagnosePlants, WhatCameAfterTheBackwardPass) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  const auto says = [&](const std::function<at::Tensor(const std::string&, const at::Tensor&)>& change,
+                        const std::string& words) {
+    Tensors gradients;
+    for (const auto& [name, gradient] : right.truth) gradients[name] = change(name, gradient);
+    const Diagnosis found = diagnose(right, gradients);
+    EXPECT_NE(diagnosis_text(found).find(words), std::string::npos) << diagnosis_text(found);
+    EXPECT_EQ(found.passes, 0.0) << words;
+  };
+  const auto under = [&](const std::string& one, const std::string& other) {
+    return [&, one, other](const std::string& name, const at::Tensor&) {
+      return right.truth.at(name.find(one) == std::string::npos ? replaced(name, other, one)
+                                                                : replaced(name, one, other));
+    };
+  };
+  says(under("k_proj", "v_proj"), "under the name of self_attn.k_proj.weight is self_attn.v_proj.weight's");
+  says(under(".0.", ".1."), "under the name of layer 0 is layer 1's");
+  const auto of = [](const char* ending, auto change) {
+    return
+        [=](const std::string& name, const at::Tensor& x) { return name.ends_with(ending) ? change(x) : x; };
+  };
+  says(of("q_proj.weight", [](const at::Tensor& x) { return x.roll(1, 0); }),
+       "rows of self_attn.q_proj.weight are in another order");
+  says(of("o_proj.weight", [](const at::Tensor& x) { return x.flip({1}); }),
+       "columns of self_attn.o_proj.weight are in another order");
+  const auto all = [](auto change) {
+    return [=](const std::string&, const at::Tensor& x) { return change(x); };
+  };
+  says(all([](const at::Tensor& x) { return x.clamp(-1e-3, 1e-3); }), "entries are clipped to 0.001");
+  says(all([](const at::Tensor& x) { return x.sign(); }), "each entry is its sign alone");
+  says(all([](const at::Tensor& x) { return x * x.abs().ge(x.abs().median()); }),
+       "the smaller entries are 0");
+  // Some of the entries are no such thing.
+  Tensors other = right.truth;
+  other[right.owned.model.head().weight->name][0][0] *= 1.5;
+  EXPECT_EQ(diagnosis_text(diagnose(right, other)).find("what came after"), std::string::npos);
+}
+
+TEST(DiagnosePlants, LayersInAnotherOrder) {
+  const DiagnoseCase right = eight_rows("llama-tiny");
+  ASSERT_EQ(right.owned.model.config().num_hidden_layers, 2);
+  const auto other_name = [](const std::string& name) {
+    return name.find(".layers.0.") == std::string::npos ? replaced(name, ".layers.1.", ".layers.0.")
+                                                        : replaced(name, ".layers.0.", ".layers.1.");
+  };
+  Model swapped = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return right.owned.model.parameter(other_name(name)).value;
+  });
+  Tensors own;
+  for (const auto& [name, gradient] :
+       evaluate(swapped, right.owned.batch, *right.owned.objective, {}).gradients)
+    own[other_name(name)] = gradient;
+  expect_said(right, own, "layer 1 runs before layer 0");
+  Config shorter = right.owned.model.config();
+  shorter.num_hidden_layers = 1;
+  shorter.windows.resize(1);
+  Model first = model_of(shorter, right);
+  expect_said(right, evaluate(first, right.owned.batch, *right.owned.objective, {}).gradients,
+              "layer 1 is left out");
+}
+
+TEST(DiagnosePlants, WhatALayerGivesIsScaled) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    const at::Tensor& value = right.owned.model.parameter(name).value;
+    return name.ends_with("o_proj.weight") ? value * 1.1 : value;
+  });
+  Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : gradients) {
+    if (name.ends_with("o_proj.weight")) gradient = gradient * 1.1;
+  }
+  expect_said(right, gradients, "what attention gives is multiplied by a number that is 1.1");
 }
 
 TEST(DiagnosePlants, SharedExpertTwice) {
