@@ -82,7 +82,7 @@ def judged(one, case, file):
         raise InputError(f"streambp-verify compare {' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()}")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     found = next(line for line in lines if line["kind"] == "diagnosis")
-    alike = [each["sentence"] for each in found["explanations"][: found["equally_good"] + 1]] if found["finding"] == "explained" else []
+    alike = [each["sentence"] for each in found["explanations"][: found["equally_good"] + 1]] if found["finding"] in ("explained", "partly") else []
     return {"verdict": next(line["verdict"] for line in lines if "verdict" in line), "finding": found["finding"], "residual": found["residual"],
             "passes": found["passes"], "sentences": alike or [found["sentence"] if found["finding"] == "located" else found["finding"]], "command": ["streambp-verify", "compare", *words, "--diagnose"]}
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -49,6 +47,9 @@ class PartsSearch {
     if (by_rows({})) return std::move(found_);  // in simpler words than several terms
     const size_t pairs = has_pairs(objective_kind(subject_.objective).layout) ? rows_.size() / 2 : 0;
     if (!of_terms.empty() && !(unnamed_ && stand_for_pairs(terms_, pairs))) return of_terms;
+    // One of them alone can't.
+    std::erase_if(terms_, [&](const Term& t) { return !of_terms.empty() && t.name == "cross-entropy"; });
+    if (!of_terms.empty() && fits_by_terms()) return std::move(found_);
     if (by_rows(terms_)) return std::move(found_);
     if (!facts_.advantages.empty() && !is_zero(besides_)) {
       // Advantages multiply the policy's part of a row alone.

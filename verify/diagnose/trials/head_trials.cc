@@ -120,7 +120,9 @@ void add_missing_logits(std::vector<Hypothesis>& all, const WrongSubject& subjec
   const auto given = gradients.find(name), right = truth.find(name);
   if (given == gradients.end() || right == truth.end()) return;
   at::Tensor none = given->second.any(1).logical_not() & right->second.any(1);
-  if (subject.model.config().tie_word_embeddings) none = none.index_fill(0, subject.batch.tokens, false);
+  if (subject.model.config().tie_word_embeddings) none.index_fill_(0, subject.batch.tokens, false);
+  const at::Tensor& targets = subject.batch.targets;  // whose logits a softmax has
+  none.index_fill_(0, targets.masked_select(targets.ne(kNoTarget)), false);
   const int64_t vocabulary = none.size(0), count = none.sum().item<int64_t>();
   if (count == 0 || count == vocabulary) return;
   const at::Tensor found = none.nonzero().squeeze(1);

@@ -85,6 +85,11 @@ TEST(DiagnoseLosses, WeightsOfTwoPairsAreNoTerms) {
   const Tensors first = linear.gradients_of(linear.slopes(), {0, 2});
   const Diagnosis found = diagnose(right, weighted(times(right.truth, 0.53), 0.31, first));
   EXPECT_NE(diagnosis_text(found).find("rows don't count alike"), std::string::npos) << diagnosis_text(found);
+  Batch chosen = select_sequences(right.owned.batch, {0, 1});
+  const Tensors of_chosen =
+      evaluate(right.owned.model, chosen, *make_objective("sft", chosen, {}), {}).gradients;
+  expect_said(right, cast(weighted(right.truth, 1.0, of_chosen), at::kFloat),
+              "the chosen completions' cross-entropy");
 }
 
 TEST(DiagnoseLosses, TemperatureOfCompletions) {
