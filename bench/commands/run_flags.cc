@@ -276,9 +276,10 @@ void RunFlags::read(SweepOptions& options) const {
     options.setup.gradient_dtype = at::kFloat;
   options.setup.weights_on_host = weights_ == "host";
   const bool of_adapter = is_adapter_reference(reference_);
-  if (of_adapter && adapter_.empty())
-    throw InputError("--reference {}: of adapters that are trained already, expected --adapter with it",
-                     reference_);
+  const bool fresh_base = reference_ == "base" && options.setup.lora;
+  if (of_adapter && adapter_.empty() && !fresh_base)
+    throw InputError("--reference {}: expected {} with it", reference_,
+                     reference_ == "base" ? "--lora-rank or --adapter" : "--adapter, trained already,");
   options.setup.adapter_reference = of_adapter ? reference_ : "";
   options.setup.reference = reference_ == "none" || of_adapter ? "" : reference_;
   options.setup.release_reference = release_reference_;

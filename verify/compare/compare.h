@@ -87,7 +87,7 @@ struct ParameterFinding {
 struct Comparison {
   Verdict verdict = Verdict::kWrong;
   at::ScalarType dtype = at::kDouble;
-  double tolerance = 0.0;  // the limit of the first finding
+  double tolerance = 0.0;  // the limit of the first finding, in float64 the least
   double factor = 0.0;     // of all parameters together
   FactorFit fit;
   bool differs = false;                    // whether the factor differs from 1

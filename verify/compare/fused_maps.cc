@@ -9,8 +9,7 @@ std::vector<std::string> maps_of(const std::string& name) {
   static const std::array<std::pair<std::string_view, std::vector<std::string>>, 3> kFused{
       {{".qkv_proj.", {"q_proj", "k_proj", "v_proj"}},
        {".gate_up_proj.", {"gate_proj", "up_proj"}},
-       {".conv1d.", {"q_conv1d", "k_conv1d", "v_conv1d"}}}};  // transformers' of Kimi Linear
-
+       {".self_attn.conv1d.", {"self_attn.q_conv1d", "self_attn.k_conv1d", "self_attn.v_conv1d"}}}};
   for (const auto& [fused, maps] : kFused) {
     const size_t at = name.rfind(fused);
     if (at == std::string::npos) continue;

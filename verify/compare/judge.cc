@@ -44,11 +44,13 @@ bool is_good(const Comparison& comparison) {
   return comparison.verdict == Verdict::kExact || comparison.verdict == Verdict::kScaled;
 }
 
-/// Whether more measurements of noise could not change the verdict.
-bool is_clear(const Comparison& comparison) {
+/// Whether more measurements of noise could not change the verdict, nor, of gradients to diagnose, which
+/// parameters are called right.
+bool is_clear(const Comparison& comparison, bool diagnose) {
   if (comparison.bias_suspected) return false;
   if (comparison.verdict == Verdict::kExact || comparison.verdict == Verdict::kIncomplete) return true;
-  return comparison.verdict == Verdict::kWrong && comparison.middle_ratio > 10.0 * comparison.middle_limit;
+  return comparison.verdict == Verdict::kWrong && !diagnose &&
+         comparison.middle_ratio > 10.0 * comparison.middle_limit;
 }
 
 bool are_numbers_of(at::ScalarType dtype, const Tensors& gradients) {
@@ -171,7 +173,7 @@ class Judge {
       judging.noise.push_back(runs.next(exact));
       result.comparison = compare_gradients(gradients_, exact, judging);
       if (rounded) stored = prefer_stored(result.comparison, judging);
-    } while (runs.done() < NoiseRuns::kRuns && !is_clear(result.comparison));
+    } while (runs.done() < NoiseRuns::kRuns && !is_clear(result.comparison, options_.diagnose));
     result.noise_runs = runs.done();
     // In 16 bits ties are everywhere, and the noise that was measured has them.
     if (result.comparison.verdict == Verdict::kWrong && !stored && dtype == at::kFloat)

@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 
+#include "streambp/model/config/parameter_shapes.h"
 #include "streambp/model/files/stored_names.h"
 #include "streambp/model/files/strict_json.h"
 #include "verify/compare/fused_maps.h"
@@ -279,6 +280,21 @@ NamedGradients named_as(const Tensors& truth, Tensors gradients, const Config* c
         fmt::format("{} tensors of several maps (qkv_proj, gate_up_proj, conv1d) put together", joined));
   settle_tied_head(truth, named);
   return named;
+}
+
+void drop_untrained(const Tensors& truth, const Config& config, NamedGradients& named) {
+  std::set<std::string> known, unused;
+  for (const ParameterShape& shape : parameter_shapes(config)) known.insert(shape.name);
+  std::vector<std::string> dropped;
+  for (const auto& [own, gradient] : named.gradients) {
+    const std::string name = bare(own, unused);
+    const bool is_known = known.contains(name) || known.contains(parameter_name(config, name));
+    if (!truth.contains(own) && is_known && is_zero(gradient)) dropped.push_back(own);
+  }
+  for (const std::string& name : dropped) named.gradients.erase(name);
+  if (!dropped.empty())
+    named.notes.push_back(fmt::format("{} gradients are 0 of what is not trained, {} for one", dropped.size(),
+                                      shown(dropped.front())));
 }
 
 void fill_left_out(const Tensors& truth, NamedGradients& named) {

@@ -76,6 +76,33 @@ class DiagnosedComparison {
   }
 
   Diagnosis run() {
+    Diagnosis found = search();
+    if (found.kind != Diagnosis::Kind::kRight || comparison_.verdict == Verdict::kExact) return found;
+    found.kind = Diagnosis::Kind::kWithin;
+    found.within = within();
+    return found;
+  }
+
+ private:
+  /// What leaves errors that are nobody's mistake, and what the verdict makes of them.
+  std::string within() const {
+    const std::string dtype = dtype_name(comparison_.dtype);
+    if (comparison_.verdict != Verdict::kUndecided && comparison_.dtype == at::kDouble)
+      return "what norms, rotation or softmax in float32 leave in a float64 model, and by float64's own "
+             "limits they are " +
+             verdict_name(comparison_.verdict);
+    if (comparison_.verdict != Verdict::kUndecided)
+      return fmt::format("other orders of summation leave in {}, and parameter by parameter they are {}",
+                         dtype, verdict_name(comparison_.verdict));
+    if (narrowest_dtype(gradients_) != comparison_.dtype)
+      return fmt::format(
+          "the noise of {0}, and undecided is whether these were to be computed in it: in {1} "
+          "they are wrong (--compute-dtype {0} or {1} says which it is)",
+          dtype, dtype_name(narrowest_dtype(gradients_)));
+    return "rounding; the verdict is undecided all the same, and its notes say why";
+  }
+
+  Diagnosis search() {
     hold_values(truth_.model);
     if (truth_.teacher) hold_values(*truth_.teacher);
     if (are_wider(gradients_, comparison_)) {
@@ -92,7 +119,6 @@ class DiagnosedComparison {
     return diagnosed(diagnosing, right(), measured_noise(comparison_));
   }
 
- private:
   Model* teacher() const { return truth_.teacher ? &*truth_.teacher : nullptr; }
 
   Tensors right() const {

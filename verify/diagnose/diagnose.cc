@@ -12,6 +12,7 @@
 #include "verify/diagnose/parts/few_parameters.h"
 #include "verify/diagnose/parts/head_span.h"
 #include "verify/diagnose/parts/longer_rows.h"
+#include "verify/diagnose/parts/other_places.h"
 #include "verify/diagnose/parts/strangers.h"
 #include "verify/diagnose/parts/tokens.h"
 #include "verify/diagnose/trials/biases.h"
@@ -76,6 +77,7 @@ class Search {
       });
     if (location_ && location_->kind == Location::Kind::kEverywhere && is_precise() && !head_is_right())
       trials_.by_head(gradients, std::max(kRounding, kNoiseAllowance * noise_));
+    add_missing_logits(hypotheses_, subject, gradients, truth);
     drop_contradicted(hypotheses_, gradients, truth, noise_);
     // Their own precision is no mistake of theirs.
     if (has_dtype(gradients, at::kBFloat16))
@@ -85,6 +87,7 @@ class Search {
   Diagnosis run() {
     diagnosis_.limit = std::max(kFits, kNoiseAllowance * noise_);
     truth_fit_ = trials_.whole().front().fit;
+    diagnosis_.unexplained = truth_fit_.residual;
     // The truth, or its multiple: there is nothing left to explain.
     if (truth_fit_.residual <= std::max(kRounding, kTruthAllowance * noise_)) {
       if (!options_.noise.empty())
@@ -110,9 +113,8 @@ class Search {
     if (is_precise() && parts_.empty() && !unnamed_ && !head_is_right() && try_batch_and_numbers())
       return finish();
     // No mistake of one batch gives gradients to what it has not.
-    if (const auto found = find_strangers(subject_, gradients_);
-        found && !found->padding && is_precise() && parts_.empty() && !unnamed_)
-      return finish();
+    const auto strangers = find_strangers(subject_, gradients_);
+    if (strangers && !strangers->padding && is_precise() && parts_.empty() && !unnamed_) return finish();
     const size_t left_out = try_hypotheses();
     if (left_out > 0 && !wrong_engine_knows(subject_))
       diagnosis_.notes.push_back(fmt::format(
@@ -191,13 +193,14 @@ class Search {
 
   /// The sums of parts that fit, and parameters that are multiples of the truth by themselves.
   void try_parts() {
-    if (location_ && !location_->factors.empty()) {
+    if (location_ && is_precise()) parts_ = explain_by_places(gradients_, truth_, limits(truth_), gauge_);
+    if (location_ && parts_.empty() && !location_->factors.empty()) {
       Tensors scaled = truth_;
       for (const auto& [name, factor] : location_->factors) scaled[name] = scaled.at(name) * factor;
       const Fit fit = gauge_.measure(scaled);
       if (is_explanation(fit)) parts_.push_back({location_->name, location_->sentence, fit});
-      if (!parts_.empty() && is_precise()) return;
     }
+    if (!parts_.empty() && is_precise()) return;
     if (location_ && location_->factors.empty() && !location_->alone.empty() && is_precise()) {
       parts_ =
           explain_few(subject_, gradients_, truth_, *location_, std::max(kSumsFit, kNoiseAllowance * noise_));
@@ -327,15 +330,13 @@ class Search {
     const double rounding =
         truth_fit_.residual <= kSinglePrecision ? std::max(kTie * truth_fit_.residual, kRounding) : kRounding;
     std::vector<Tried>& tried = trials_.whole();
-    std::stable_sort(tried.begin(), tried.end(), [rounding](const Tried& a, const Tried& b) {
+    const auto leaves_less = [rounding](const auto& a, const auto& b) {
       return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
-    });
+    };
+    std::stable_sort(tried.begin(), tried.end(), leaves_less);
     diagnosis_.explanations = parts_;
     for (const Tried& each : tried) diagnosis_.explanations.push_back(explain(each));
-    std::stable_sort(diagnosis_.explanations.begin(), diagnosis_.explanations.end(),
-                     [rounding](const Explanation& a, const Explanation& b) {
-                       return std::max(a.fit.residual, rounding) < std::max(b.fit.residual, rounding);
-                     });
+    std::stable_sort(diagnosis_.explanations.begin(), diagnosis_.explanations.end(), leaves_less);
     std::set<std::string> said;  // that two searches have found
     std::erase_if(diagnosis_.explanations,
                   [&](const Explanation& e) { return !said.insert(e.sentence).second; });
@@ -348,6 +349,7 @@ class Search {
       const double limit = std::max(kTie * best_residual, kRounding);
       for (const Explanation& each : diagnosis_.explanations)
         diagnosis_.fitting += each.fit.residual <= limit ? 1 : 0;
+      diagnosis_.leaves_rest = !(best_residual <= std::max(kSumsFit, kNoiseLimit * noise_));
     } else if ((truth_fit_.residual <= std::max(kSumsFit, kNoiseAllowance * noise_) || all_within_limits()) &&
                !truth_fit_.has_factor()) {
       diagnosis_.kind = Diagnosis::Kind::kRight;

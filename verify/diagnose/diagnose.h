@@ -34,6 +34,7 @@ struct DiagnoseOptions {
 struct Diagnosis {
   enum class Kind {
     kRight,      // the truth fits as well as the gradients' precision lets it
+    kWithin,     // so it does, but a comparison, which looks at each parameter, does not call them exact
     kExplained,  // `explanations` begins with what fits
     kLocated,    // nothing fits, but `location` says from which operation on they are wrong
     kUnknown,    // nothing fits
@@ -41,12 +42,16 @@ struct Diagnosis {
   Kind kind = Kind::kUnknown;
   std::vector<Explanation> explanations;  // the best first, the truth ("truth") among them
   size_t fitting = 0;                     // how many of them, from the first on, are indistinguishable
-  size_t tried = 0;                       // hypotheses, pairs not counted
+  /// Whether the best explanation leaves more than rounding, or than parts of a pass in float32, would.
+  bool leaves_rest = false;
+  double unexplained = 0.0;  // the residual of the truth
+  size_t tried = 0;          // hypotheses, pairs not counted
   size_t pairs_tried = 0;
   double passes = 0.0;               // that all of it took: tokens that were run, by those of the batch
   double limit = 0.0;                // residual up to which something fits
   std::optional<Location> location;  // of gradients that are wrong
   std::vector<std::string> notes;    // what could not be tried
+  std::string within;                // of kWithin: what leaves such errors, and what the verdict is
 };
 
 /// What the gradients' precision does to a residual, where the pass has been run in it: `gradients` are those

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 #include <limits>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 
 #include "streambp/error.h"
 #include "streambp/objective/objective.h"
 #include "verify/diagnose/wrong_engine/config_changes.h"
+#include "verify/diagnose/wrong_engine/other_weights.h"
 
 namespace streambp::verify {
 namespace {
@@ -58,6 +61,25 @@ void add_steps(const WrongSubject& subject, const WeightDirections& directions, 
   }
 }
 
+/// What parts of a layer give, or embeddings, multiplied by a number.
+void add_weights(const WrongSubject& subject, std::vector<Number>& all) {
+  if (subject.model.has_adapters() || subject.model.has_value_head()) return;
+  std::set<std::string> kinds;
+  for (const auto& parameter : subject.model.parameters()) kinds.insert(kind_of(parameter->name));
+  for (const auto& [name, text, kind] :
+       {std::tuple{"attention-output", "what attention gives is multiplied by a number that",
+                   "self_attn.o_proj"},
+        std::tuple{"mlp-output", "what the MLP gives is multiplied by a number that", "mlp.down_proj"},
+        std::tuple{"experts-output", "what experts give is multiplied by a number that",
+                   "mlp.experts.*.down_proj"}}) {
+    if (!kinds.contains(fmt::format("{}.weight", kind))) continue;
+    all.push_back({name, text, 1.0, [kind = std::string(kind)](WrongSettings& s, double value) {
+                     for (const char* part : {".weight", ".bias"})
+                       s.weights.push_back({kind + part, WeightChange::How::kTimes, 0, 0, value});
+                   }});
+  }
+}
+
 std::vector<Number> numbers_of(const WrongSubject& subject, const WeightDirections& directions) {
   std::vector<Number> all;
   for (const ConfigNumber& number : config_numbers()) {
@@ -71,6 +93,7 @@ std::vector<Number> numbers_of(const WrongSubject& subject, const WeightDirectio
                        s.config_value = value;
                      }});
   }
+  add_weights(subject, all);
   if (subject.model.has_adapters())
     all.push_back({"adapter-scale", "what adapters are multiplied by, over their scale,", 1.0,
                    [](WrongSettings& s, double value) { s.adapter_scale_factor = value; }});

@@ -43,6 +43,10 @@ std::string finding(const Diagnosis& diagnosis) {
       return fmt::format(
           "diagnosis: nothing is wrong, as far as the gradients' precision shows (residual {})\n",
           error_text(residual));
+    case Diagnosis::Kind::kWithin:
+      return fmt::format(
+          "diagnosis: no mistake is named: taken together the errors (residual {}) are no larger than {}\n",
+          error_text(residual), diagnosis.within);
     case Diagnosis::Kind::kUnknown:
       text = fmt::format("diagnosis: not named: no weights of rows or terms, and none of {}, fit to {:.2g}",
                          tried_text(diagnosis), diagnosis.limit);
@@ -55,7 +59,13 @@ std::string finding(const Diagnosis& diagnosis) {
       text = fmt::format("diagnosis: {}\n", diagnosis.location->sentence);
       break;
     case Diagnosis::Kind::kExplained:
-      text = fmt::format("diagnosis: {} (residual {})\n", best.sentence, error_text(residual));
+      text = diagnosis.leaves_rest
+                 ? fmt::format(
+                       "diagnosis: {}; this leaves {} of an error of {}, more than rounding does: it "
+                       "explains a part, and something else is wrong as well, or it is only like "
+                       "what is wrong\n",
+                       best.sentence, error_text(residual), error_text(diagnosis.unexplained))
+                 : fmt::format("diagnosis: {} (residual {})\n", best.sentence, error_text(residual));
       for (size_t i = 1; i < std::min(diagnosis.fitting, kShown); ++i)
         text += fmt::format("this batch can't tell it from: {}\n", diagnosis.explanations[i].sentence);
       break;
@@ -95,6 +105,8 @@ std::string diagnosis_json(const Diagnosis& diagnosis) {
   const Explanation& best = diagnosis.explanations.front();
   const bool located = diagnosis.kind == Diagnosis::Kind::kLocated;
   const char* const finding = diagnosis.kind == Diagnosis::Kind::kRight       ? "right"
+                              : diagnosis.kind == Diagnosis::Kind::kWithin    ? "within"
+                              : diagnosis.leaves_rest                         ? "partly"
                               : diagnosis.kind == Diagnosis::Kind::kExplained ? "explained"
                               : located                                       ? "located"
                                                                               : "unknown";
@@ -103,6 +115,7 @@ std::string diagnosis_json(const Diagnosis& diagnosis) {
                       {"name", located ? diagnosis.location->name : best.name},
                       {"sentence", located ? diagnosis.location->sentence : best.sentence},
                       {"residual", best.fit.residual},
+                      {"unexplained", diagnosis.unexplained},
                       {"factor", best.fit.factor},
                       {"equally_good", diagnosis.fitting > 0 ? diagnosis.fitting - 1 : 0},
                       {"limit", diagnosis.limit},

@@ -9,7 +9,11 @@
 
 namespace streambp::verify {
 
-std::string wrong_rows_text(const at::Tensor& gradient, const at::Tensor& truth, double limit) {
+namespace {
+
+/// Of rows, or of columns where both are transposed.
+std::string wrong_lines_text(const at::Tensor& gradient, const at::Tensor& truth, double limit,
+                             const char* line) {
   const at::Tensor g = gradient.reshape({gradient.size(0), -1}), t = truth.reshape({truth.size(0), -1});
   const at::Tensor off = (g - t).norm(2, 1), norm = t.norm(2, 1);
   const at::Tensor wrong = off > limit * norm.max();
@@ -23,11 +27,18 @@ std::string wrong_rows_text(const at::Tensor& gradient, const at::Tensor& truth,
   const bool none = norm_of(own) <= kNoGradient * norm_of(right);
   const bool multiple =
       !none && std::isfinite(factor) && factor != 0.0 && relative_error(own / factor, right) <= limit;
-  return fmt::format("row{} of {}{}",
+  return fmt::format("{}{} of {}{}", line,
                      count == 1 ? fmt::format(" {}", first) : fmt::format("s {} to {}", first, last), all,
                      none       ? ", which have no gradient"
                      : multiple ? fmt::format(", by a factor of {:.6g}", factor)
                                 : "");
+}
+
+}  // namespace
+
+std::string wrong_rows_text(const at::Tensor& gradient, const at::Tensor& truth, double limit) {
+  const std::string text = wrong_lines_text(gradient, truth, limit, "row");
+  return text.empty() && truth.dim() == 2 ? wrong_lines_text(gradient.t(), truth.t(), limit, "column") : text;
 }
 
 }  // namespace streambp::verify

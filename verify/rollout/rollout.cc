@@ -115,6 +115,10 @@ class Measuring {
     const at::Tensor own = has_old ? at_scored(batch_, inputs::kOldLogProbabilities) : truth;
     const at::Tensor given = at_scored(batch_, inputs::kSamplingLogProbabilities);
     const at::Tensor known = given.isnan().logical_not();
+    if (!known.any().item<bool>())
+      throw InputError(
+          "{}: sampling_per_token_logps knows no scored token (all are NaN), which shows nothing",
+          options_.tokens);
     if (const at::Tensor beyond = given.masked_select(given.gt(kMostOfRounding)); beyond.size(0) > 0)
       throw InputError(
           "{}: sampling_per_token_logps has {:.6g}: expected logarithms of probabilities, 0 or less",

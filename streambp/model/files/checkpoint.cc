@@ -23,8 +23,8 @@ namespace streambp {
 namespace {
 
 using nlohmann::json;
-using Files = std::map<std::string, SafetensorsFile>;  // a tensor's name to the file that holds it
-using Tensors = std::map<std::string, StoredTensor>;   // by the names of parameters
+using Files = ShardedFiles;
+using Tensors = std::map<std::string, StoredTensor>;  // by the names of parameters
 
 constexpr const char* kEmbeddingWeight = "model.embed_tokens.weight";
 constexpr const char* kHeadWeight = "lm_head.weight";
@@ -69,48 +69,6 @@ SafetensorsFile open_shard(const std::filesystem::path& path, const std::string&
   } catch (const InputError& error) {
     throw InputError("{}: its shard: {}", where, error.what());
   }
-}
-
-// The shards of `folder` and the tensors they hold. Index and shards have to agree.
-Files sharded_files(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / kWeightIndex;
-  const std::string where = path.string();
-  const json index = parse_strict_json(read_text_file(path), where);
-  const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
-  if (weight_map == index.end() || !weight_map->is_object()) {
-    throw InputError("{}: no weight_map object in it", where);
-  }
-  std::map<std::string, SafetensorsFile> shards;
-  Files files;
-  for (const auto& [name, value] : weight_map->items()) {
-    if (!value.is_string())
-      throw InputError("{}: tensor {} is in {}, expected a string", where, shown(name), shown(value));
-    const auto shard_name = value.get<std::string>();
-    check_shard_name(shard_name, where);
-    auto shard = shards.find(shard_name);
-    if (shard == shards.end())
-      shard = shards.emplace(shard_name, open_shard(folder / shard_name, shard_name, where)).first;
-    if (!shard->second.entries().contains(name)) {
-      throw InputError("{}: tensor {} is not in {}, where the index has it", where, shown(name),
-                       shown(shard_name));
-    }
-    files.emplace(name, shard->second);
-  }
-  for (const auto& [shard_name, shard] : shards) {
-    for (const auto& [name, entry] : shard.entries()) {
-      const auto listed = weight_map->find(name);
-      if (listed == weight_map->end()) {
-        if (is_rope_table(name)) continue;
-        throw InputError("{}: tensor {} is in {} but not in the index", where, shown(name),
-                         shown(shard_name));
-      }
-      if (listed->get<std::string>() != shard_name) {
-        throw InputError("{}: tensor {} is in two shards, {} and {}", where, shown(name), shown(*listed),
-                         shown(shard_name));
-      }
-    }
-  }
-  return files;
 }
 
 bool is_integer(const std::string& dtype) {
@@ -332,6 +290,47 @@ bool has_pickles(const std::filesystem::path& folder) {
 
 }  // namespace
 
+ShardedFiles sharded_files(const std::filesystem::path& index_file) {
+  const std::string where = index_file.string();
+  const json index = parse_strict_json(read_text_file(index_file), where);
+  const auto weight_map = index.is_object() ? index.find("weight_map") : index.end();
+  if (weight_map == index.end() || !weight_map->is_object()) {
+    throw InputError("{}: no weight_map object in it", where);
+  }
+  std::map<std::string, SafetensorsFile> shards;
+  ShardedFiles files;
+  for (const auto& [name, value] : weight_map->items()) {
+    if (!value.is_string())
+      throw InputError("{}: tensor {} is in {}, expected a string", where, shown(name), shown(value));
+    const auto shard_name = value.get<std::string>();
+    check_shard_name(shard_name, where);
+    auto shard = shards.find(shard_name);
+    if (shard == shards.end())
+      shard = shards.emplace(shard_name, open_shard(index_file.parent_path() / shard_name, shard_name, where))
+                  .first;
+    if (!shard->second.entries().contains(name)) {
+      throw InputError("{}: tensor {} is not in {}, where the index has it", where, shown(name),
+                       shown(shard_name));
+    }
+    files.emplace(name, shard->second);
+  }
+  for (const auto& [shard_name, shard] : shards) {
+    for (const auto& [name, entry] : shard.entries()) {
+      const auto listed = weight_map->find(name);
+      if (listed == weight_map->end()) {
+        if (is_rope_table(name)) continue;
+        throw InputError("{}: tensor {} is in {} but not in the index", where, shown(name),
+                         shown(shard_name));
+      }
+      if (listed->get<std::string>() != shard_name) {
+        throw InputError("{}: tensor {} is in two shards, {} and {}", where, shown(name), shown(*listed),
+                         shown(shard_name));
+      }
+    }
+  }
+  return files;
+}
+
 Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::string& config_name) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) throw InputError("{}: no such folder", folder.string());
@@ -344,7 +343,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder, const std::stri
         has_pickles(folder) ? ": pytorch_model.bin is not read; save_pretrained() writes them" : "");
   checkpoint.packing_ = read_packing(folder / config_name);
   const std::filesystem::path path = folder / (single ? kWeightFile : kWeightIndex);
-  checkpoint.tensors_ = checked(single ? single_file(path) : sharded_files(folder), checkpoint.config_,
+  checkpoint.tensors_ = checked(single ? single_file(path) : sharded_files(path), checkpoint.config_,
                                 path.string(), read_quantization(folder / config_name), checkpoint.packing_);
   return checkpoint;
 }

@@ -15,6 +15,13 @@
 
 namespace streambp {
 
+/// A tensor's name to the file that holds it.
+using ShardedFiles = std::map<std::string, SafetensorsFile>;
+
+/// The tensors that `index_file` names, in shards of its own folder. Throws InputError where index and shards
+/// don't agree.
+ShardedFiles sharded_files(const std::filesystem::path& index_file);
+
 /// A model folder that has been checked against its own config: every parameter is there exactly once, with
 /// the right shape and a floating dtype (F64, F32, BF16, F16) or in what stores a quantised one, and nothing
 /// else is.

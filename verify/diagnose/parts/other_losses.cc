@@ -303,9 +303,11 @@ class LossSearch {
          {grid[at], std::strtod(fmt::format("{:.3g}", value).c_str(), nullptr), value}) {
       const at::Tensor slopes = slopes_with(option, rounded);
       if (factor_of(slopes) != 1.0) continue;
+      const bool exchanged = option == std::string("cdpo_label_smoothing") && rounded == 1.0;
       keep(fmt::format("{}-{:.6g}", option, rounded),
-           rounded < kNever ? fmt::format("{} is {:.6g} instead of {}", option, rounded, given)
-                            : fmt::format("{} is not applied: {} is asked for", option, given),
+           exchanged          ? fmt::format("chosen and rejected completions are exchanged ({} of 1)", option)
+           : rounded < kNever ? fmt::format("{} is {:.6g} instead of {}", option, rounded, given)
+                              : fmt::format("{} is not applied: {} is asked for", option, given),
            slopes);
       return;
     }

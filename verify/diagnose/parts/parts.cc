@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -47,7 +45,11 @@ class PartsSearch {
     if (!found_.empty() && found_.front().name.find(" + ") == std::string::npos) return std::move(found_);
     std::vector<Explanation> of_terms = std::exchange(found_, {});
     if (by_rows({})) return std::move(found_);  // in simpler words than several terms
-    if (!of_terms.empty()) return of_terms;
+    const size_t pairs = has_pairs(objective_kind(subject_.objective).layout) ? rows_.size() / 2 : 0;
+    if (!of_terms.empty() && !(unnamed_ && stand_for_pairs(terms_, pairs))) return of_terms;
+    // One of them alone can't.
+    std::erase_if(terms_, [&](const Term& t) { return !of_terms.empty() && t.name == "cross-entropy"; });
+    if (!of_terms.empty() && fits_by_terms()) return std::move(found_);
     if (by_rows(terms_)) return std::move(found_);
     if (!facts_.advantages.empty() && !is_zero(besides_)) {
       // Advantages multiply the policy's part of a row alone.
@@ -237,10 +239,10 @@ class PartsSearch {
   /// Whether there are terms of the logits themselves.
   bool add_terms_of_logits() {
     bool any = false;
-    for (const auto& [name, text, z_loss, target_logits] :
-         {std::tuple{"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", 1.0, 0.0},
-          std::tuple{kTargetLogits, "the targets' logits", 0.0, 1.0}}) {
-      const std::optional<Tensors> with = with_terms_of_logits(subject_, z_loss, target_logits);
+    for (const auto& [name, text, weight] : kLogitTerms) {
+      WrongSettings settings;
+      settings.*weight = 1.0;
+      const std::optional<Tensors> with = with_terms_of_logits(subject_, settings);
       if (!with) continue;
       const at::Tensor part = gauge_.vector_of(*with) - truth_;
       any = any || !is_nothing(part);

@@ -3,6 +3,9 @@
 
 #include <cstddef>
 
+#include "verify/diagnose/parts/term_words.h"
+#include "verify/diagnose/wrong_engine/wrong_settings.h"
+
 namespace streambp::verify {
 
 /// A term that an option multiplies.
@@ -31,5 +34,17 @@ constexpr ColumnTerm kColumnTerms[] = {{1, "entropy", "the entropy bonus"},
                                        {2, "label-smoothing", "the label smoothing"},
                                        {3, "values", "the value loss"},
                                        {4, "divergence", "the divergence from the teacher"}};
+
+/// A term of logits that a loss may have besides, and its weight in a pass.
+struct LogitTerm {
+  const char* name;
+  const char* text;
+  double WrongSettings::*weight;
+};
+constexpr LogitTerm kLogitTerms[] = {
+    {"z-loss", "the mean square of the logits' log-sum-exp (z-loss)", &WrongSettings::z_loss},
+    {"router-z-loss", "the mean square of the routers' log-sum-exp, summed over layers (router z-loss)",
+     &WrongSettings::router_z_loss},
+    {kTargetLogits, "the targets' logits", &WrongSettings::target_logits}};
 
 }  // namespace streambp::verify

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <map>
+#include <utility>
 
 namespace streambp::verify {
 namespace {
@@ -58,14 +59,22 @@ std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& term
                                       term.name == "kl" ? ", or its reference is the policy itself" : ""));
     } else if (std::abs(times + 1.0) <= error) {
       names.back() += "-other-sign";
-      sentences.push_back(fmt::format(
-          "{} counts -1 times as much as it should: it has the other sign, and is maximised", term.text));
+      sentences.push_back(
+          fmt::format("{} counts -1 times as much as it should: it has the other sign, and is {}", term.text,
+                      term.name == "entropy" ? "minimised" : "maximised"));
     } else {
       names.back() += "-weight";
       sentences.push_back(fmt::format("{} counts {:.6g} times as much as it should", term.text, times));
     }
   }
   return {fmt::format("{}", fmt::join(names, " + ")), fmt::format("{}", fmt::join(sentences, "; and "))};
+}
+
+bool stand_for_pairs(const std::vector<Term>& terms, size_t pairs) {
+  const auto unasked = std::count_if(terms.begin(), terms.end(), [](const Term& term) {
+    return !term.expected && term.name.ends_with("cross-entropy");
+  });
+  return pairs > 0 && std::cmp_less_equal(pairs, unasked);
 }
 
 std::optional<RowWords> term_alone(const std::string& objective, const std::vector<Term>& terms,

@@ -26,6 +26,9 @@ struct Term {
 std::pair<std::string, std::string> words_of_terms(const std::vector<Term>& terms, const Solution& solution,
                                                    size_t first, double base, double deviation);
 
+/// Whether terms that nobody has asked for can stand for any weights of so many pairs.
+bool stand_for_pairs(const std::vector<Term>& terms, size_t pairs);
+
 /// Where the loss's first weight is none, and one of its terms is all that is there.
 std::optional<RowWords> term_alone(const std::string& objective, const std::vector<Term>& terms,
                                    const Solution& solution);

@@ -113,6 +113,31 @@ Tensors HeadGauge::part_of(const Tensors& gradients) const {
   return part;
 }
 
+void add_missing_logits(std::vector<Hypothesis>& all, const WrongSubject& subject, const Tensors& gradients,
+                        const Tensors& truth) {
+  if (!subject.model.has_head() || subject.model.head().adapter) return;
+  const std::string& name = subject.model.head().weight->name;
+  const auto given = gradients.find(name), right = truth.find(name);
+  if (given == gradients.end() || right == truth.end()) return;
+  at::Tensor none = given->second.any(1).logical_not() & right->second.any(1);
+  if (subject.model.config().tie_word_embeddings) none.index_fill_(0, subject.batch.tokens, false);
+  const at::Tensor& targets = subject.batch.targets;  // whose logits a softmax has
+  none.index_fill_(0, targets.masked_select(targets.ne(kNoTarget)), false);
+  const int64_t vocabulary = none.size(0), count = none.sum().item<int64_t>();
+  if (count == 0 || count == vocabulary) return;
+  const at::Tensor found = none.nonzero().squeeze(1);
+  std::vector<int64_t> entries(found.data_ptr<int64_t>(), found.data_ptr<int64_t>() + count);
+  const bool tail = entries.front() == vocabulary - count;
+  const std::string which =
+      tail ? fmt::format("the last {} entries of the vocabulary, from {} on,", count, entries.front())
+           : fmt::format("{} entries of the vocabulary, {} first,", count, entries.front());
+  all.insert(all.begin(),
+             {fmt::format("missing-logits-{}", count),
+              fmt::format("{} are not in the softmax{}", which,
+                          tail ? " (a vocabulary that is cut off)" : " (their logits are masked)"),
+              "logits", [entries](WrongSettings& s) { s.missing_logits = entries; }});
+}
+
 std::vector<const Hypothesis*> in_order(const std::vector<Hypothesis>& all, const Tensors& gradients,
                                         const Tensors& truth) {
   const std::vector<std::string> without = without_gradient(gradients, truth);

@@ -43,6 +43,10 @@ class HeadGauge {
 std::vector<const Hypothesis*> in_order(const std::vector<Hypothesis>& all, const Tensors& gradients,
                                         const Tensors& truth);
 
+/// Puts first what the head's gradient shows by itself: entries of the vocabulary without one.
+void add_missing_logits(std::vector<Hypothesis>& all, const WrongSubject& subject, const Tensors& gradients,
+                        const Tensors& truth);
+
 /// Takes out those that leave out what has gradients above `noise`, or zero what has none.
 void drop_contradicted(std::vector<Hypothesis>& all, const Tensors& gradients, const Tensors& truth,
                        double noise);

@@ -54,6 +54,9 @@ std::vector<Hypothesis> HypothesisTable::all() {
   gradients();
   chunked_labels();
   normalisers();
+  turned_heads();
+  layer_orders();
+  merged_blocks();
   chunked();
   return std::move(table_);
 }

@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "streambp/data/padded_tensors.h"
 #include "streambp/model/scored.h"
@@ -11,6 +14,13 @@
 namespace streambp::verify {
 
 using Along = Cut::Along;
+
+namespace {
+
+/// Orders of layers are tried in models of no more.
+constexpr int64_t kMostOrderedLayers = 8;
+
+}  // namespace
 
 void HypothesisTable::chunked_labels() {
   if (kind_.layout != Layout::kLabels) return;
@@ -100,6 +110,90 @@ void HypothesisTable::chunked() {
                       text),
           &WrongSettings::padding_from_second_chunk);
     }
+  }
+}
+
+/// Heads that are rotated otherwise, or read in another layout.
+void HypothesisTable::turned_heads() {
+  if (!has_padding() && !has_documents() && longest() > 1 && config_.num_attention_heads > 1)
+    add("heads-not-transposed", "heads",
+        "what attention's heads give is read as [tokens, heads] while it lies as [heads, tokens] (a reshape "
+        "without the transpose before it)",
+        [](WrongSettings& s) { s.heads_not_transposed = true; });
+  if (longest() < 3) return;
+  add("sees-not-itself", "causal mask",
+      "queries see earlier tokens, but not themselves (a strict causal mask)",
+      [](WrongSettings& s) { s.looks_ahead = -1; });
+  add("first-unseen", "causal mask", "a sequence's first token is masked: no other one sees it",
+      [](WrongSettings& s) { s.first_unseen = true; });
+  if (!config_.attention_sinks)
+    add("zero-sink", "sinks",
+        "attention's softmax has one more logit, of 0 (a sink, or \"softmax off by one\")",
+        [](WrongSettings& s) { s.zero_sink = true; });
+  const bool full =
+      std::any_of(config_.windows.begin(), config_.windows.end(), [](int64_t window) { return window == 0; });
+  for (int64_t window = 4; full && window < longest(); window *= 2)
+    add(fmt::format("window-of-{}", window), "windows",
+        fmt::format("layers that should see all earlier tokens have a window of {}", window),
+        [window](WrongSettings& s) { s.window_everywhere = window; });
+  if (config_.rotary_dim == 0) return;
+  const auto add_rotation = [&](const char* name, const char* text, void (*make)(WrongSettings&)) {
+    add(name, "positions of heads", text, make);
+  };
+  add_rotation("positions-negated", "heads are rotated the other way round (the sign of the sine)",
+               [](WrongSettings& s) { s.positions_negated = true; });
+  add_rotation("keys-not-rotated", "keys are not rotated, queries are",
+               [](WrongSettings& s) { s.keys_not_rotated = true; });
+  add_rotation("queries-not-rotated", "queries are not rotated, keys are",
+               [](WrongSettings& s) { s.queries_not_rotated = true; });
+  add_rotation("keys-one-later", "keys' rotary positions are one more than queries'",
+               [](WrongSettings& s) { s.key_offset = 1; });
+  add_rotation("keys-one-earlier", "keys' rotary positions are one less than queries'",
+               [](WrongSettings& s) { s.key_offset = -1; });
+}
+
+/// Layers that run in another order, twice or not at all.
+void HypothesisTable::layer_orders() {
+  const int64_t layers = config_.num_hidden_layers;
+  bool shares = false;
+  for (int64_t i = 0; i < layers; ++i) shares = shares || config_.shares_keys_values(i);
+  if (layers < 2 || layers > kMostOrderedLayers || shares) return;
+  const auto add_order = [&](const std::string& name, const std::string& text, std::vector<int64_t> order) {
+    add(name, "one layer", text, [order = std::move(order)](WrongSettings& s) { s.layer_order = order; });
+  };
+  std::vector<int64_t> all(static_cast<size_t>(layers));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  for (int64_t i = 0; i < layers; ++i) {
+    std::vector<int64_t> without = all, again = all, swapped = all;
+    without.erase(without.begin() + i);
+    again.insert(again.begin() + i, i);
+    add_order(fmt::format("layer-{}-left-out", i), fmt::format("layer {} is left out", i), without);
+    add_order(fmt::format("layer-{}-twice", i), fmt::format("layer {} runs twice", i), again);
+    if (i + 1 == layers) continue;
+    std::swap(swapped[static_cast<size_t>(i)], swapped[static_cast<size_t>(i + 1)]);
+    add_order(fmt::format("layers-{}-{}-swapped", i, i + 1),
+              fmt::format("layer {} runs before layer {}", i + 1, i), swapped);
+  }
+}
+
+/// A ring's blocks of keys, whose attention is put together without their log-sum-exp.
+void HypothesisTable::merged_blocks() {
+  if (longest() < 2 || config_.attention_sinks) return;
+  for (const int64_t ranks : {int64_t{2}, int64_t{4}, int64_t{8}}) {
+    if (batch_.padded_columns < 2 * ranks) continue;
+    const int64_t columns = (batch_.padded_columns + ranks - 1) / ranks;
+    for (const auto& [name, merge, text] :
+         {std::tuple{"averaged", BlockMerge::kMeanOfSeen, "is averaged over those that a query sees"},
+          std::tuple{"averaged-over-all", BlockMerge::kMeanOfAll, "is averaged over all of them"},
+          std::tuple{"added", BlockMerge::kSum, "is added up"}})
+      add(fmt::format("blocks-{}-{}", name, ranks), "chunk mask",
+          fmt::format("what attention gives of {} blocks of keys of {} columns {}, without their log-sum-exp "
+                      "(a ring's merge)",
+                      ranks, columns, text),
+          [columns, merge = merge](WrongSettings& s) {
+            s.key_block = columns;
+            s.block_merge = merge;
+          });
   }
 }
 

@@ -231,13 +231,6 @@ void HypothesisTable::rope_lengths() {
 }
 
 void HypothesisTable::weights() {
-  const auto& parameters = subject_.model.parameters();
-  const bool has_gates = std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
-    return parameter->name.find(".gate_proj.") != std::string::npos;
-  });
-  if (!subject_.model.has_adapters() && !subject_.model.has_value_head() && has_gates)
-    add("gate-up-swapped", "gate and up", "gate and up projection are exchanged: the activation is up_proj's",
-        [](WrongSettings& s) { s.gate_up_swapped = true; });
   if (config_.swiglu_alpha > 0.0)
     add("gate-clamps-missing", "gate clamps", "gate and up projection are not clamped (swiglu_limit)",
         [](WrongSettings& s) { s.no_gate_clamps = true; });

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "streambp/model/config/parameter_shapes.h"
 #include "verify/diagnose/trials/hypotheses.h"
 #include "verify/diagnose/wrong_engine/wrong_batch.h"
 
@@ -52,6 +54,9 @@ class HypothesisTable {
   void capacities();
   void experts();
   void kinds_of_weights();
+  void biases(const std::map<std::string, ParameterShape>& kinds);
+  void exchanges();
+  void turned_round(const std::string& kind, const std::string& name, const std::vector<int64_t>& shape);
   void gates();
   void heads_entries(bool normed);
 
@@ -67,6 +72,9 @@ class HypothesisTable {
   void chunked_labels();
   void normalisers();
   void chunked();
+  void merged_blocks();
+  void turned_heads();
+  void layer_orders();
 
   bool is_recurrent() const;
   bool has_padding() const { return batch_.size() < batch_.padded_rows * batch_.padded_columns; }

@@ -2,11 +2,13 @@
 // otherwise.
 #include <cmath>
 #include <fmt/format.h>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "streambp/model/config/parameter_shapes.h"
 #include "verify/diagnose/trials/hypotheses_table.h"
@@ -159,6 +161,21 @@ void HypothesisTable::experts() {
           s.experts = WrongExperts::kLostExpert;
           s.lost_expert = expert;
         });
+  if (config_.mixture.num_experts_per_tok > 1 && config_.mixture.norm_topk_prob)
+    add("first-expert-alone", "experts",
+        "of a token's experts the first alone answers, with the weight that it has among all",
+        [](WrongSettings& s) { s.experts = WrongExperts::kFirstAlone; });
+  add("equal-weights", "experts",
+      "a token's experts count alike: their routers' scores are not their weights",
+      [](WrongSettings& s) { s.experts = WrongExperts::kEqualWeights; });
+  for (const int64_t shift : {int64_t{1}, config_.mixture.num_experts - 1, config_.mixture.num_experts / 2})
+    add(fmt::format("other-experts-{}", shift), "experts",
+        fmt::format("another expert answers than the one that was chosen, the one {} further on of {}", shift,
+                    config_.mixture.num_experts),
+        [shift](WrongSettings& s) {
+          s.experts = WrongExperts::kOthers;
+          s.expert_shift = shift;
+        });
   add("weighted-inputs", "experts",
       "experts' weights multiply their input, not what they give (apply_router_weight_on_input)",
       [](WrongSettings& s) { s.experts = WrongExperts::kWeightedInputs; });
@@ -171,10 +188,10 @@ void HypothesisTable::experts() {
 
 void HypothesisTable::kinds_of_weights() {
   if (subject_.model.has_value_head() || subject_.model.has_adapters()) return;
-  std::map<std::string, ParameterRole> kinds;
-  for (const ParameterShape& shape : parameter_shapes(config_))
-    kinds.emplace(kind_of(shape.name), shape.role);
-  for (const auto& [kind, role] : kinds) {
+  std::map<std::string, ParameterShape> kinds;
+  for (const ParameterShape& shape : parameter_shapes(config_)) kinds.emplace(kind_of(shape.name), shape);
+  for (const auto& [kind, of_kind] : kinds) {
+    const ParameterRole role = of_kind.role;
     const std::string name = called(kind);
     if (role == ParameterRole::kNorm) {
       if (kind == "model.norm.weight") continue;  // the last norm
@@ -186,25 +203,113 @@ void HypothesisTable::kinds_of_weights() {
         role == ParameterRole::kIndexer || role == ParameterRole::kHash || kind.ends_with("sinks"))
       continue;
     // What takes no part has no gradient.
-    add(fmt::format("left-out-{}", name), "left out", fmt::format("{} is left out", name),
+    const bool shared = kind.find("shared_expert") != kind.npos && kind.ends_with("down_proj.weight");
+    const std::string given = shared ? fmt::format("what the shared expert gives ({})", name) : name;
+    add(fmt::format("left-out-{}", name), "left out", fmt::format("{} is left out", given),
         [kind = kind](WrongSettings& s) {
           s.weights = {{kind, How::kAbsent}};
         });
+    if (shared)
+      add(fmt::format("twice-{}", name), "left out",
+          fmt::format("{} is added twice, as where each of two ranks adds it before their sum", given),
+          [kind = kind](WrongSettings& s) {
+            s.weights = {{kind, How::kTimes}};
+          });
     if (is_alone(role))
       add(fmt::format("zero-{}", name), "left out",
           fmt::format("{} is 0, as where it is not loaded, or its value is left out", name),
           [kind = kind](WrongSettings& s) {
             s.weights = {{kind, How::kZero}};
           });
-    if (role == ParameterRole::kConvolution)
-      add(fmt::format("reversed-{}", name), "turned round",
-          fmt::format("{} is applied in the reverse order of its taps, flipped", name),
-          [kind = kind](WrongSettings& s) {
-            s.weights = {{kind, How::kReversed}};
-          });
+    turned_round(kind, name, of_kind.shape);
   }
+  biases(kinds);
+  exchanges();
   gates();
   heads_entries(kinds.contains("self_attn.q_norm.weight"));
+}
+
+/// Weights in another order of their taps, rows, columns or heads.
+void HypothesisTable::turned_round(const std::string& kind, const std::string& name,
+                                   const std::vector<int64_t>& shape) {
+  const auto add_turned = [&](const char* how, const std::string& text, const WeightChange& change) {
+    add(fmt::format("{}-{}", how, name), "turned round", fmt::format("{} {}", name, text),
+        [change](WrongSettings& s) { s.weights = {change}; });
+  };
+  if (shape.size() == 3 && shape[1] == 1)
+    add_turned("reversed", "is applied in the reverse order of its taps, flipped", {kind, How::kReversed});
+  if (shape.size() != 2) return;
+  if (shape[0] == shape[1] && shape[0] > 1) {
+    add_turned("transposed", "is applied transposed", {kind, How::kTransposed});
+    add_turned("loaded-transposed", "is loaded transposed", {kind, How::kTransposedValues});
+  }
+  if (kind.ends_with("gate_up_proj.weight"))
+    add_turned("halves", "has its halves exchanged: the activation is the up projection's",
+               {kind, How::kRolled, shape[0], shape[0] / 2});
+  const int64_t heads = config_.num_attention_heads;
+  for (int64_t ranks = 2; kind == "self_attn.o_proj.weight" && ranks < heads; ++ranks) {
+    if (heads % ranks == 0 && shape[1] % heads == 0)
+      add_turned(fmt::format("heads-in-turn-{}", ranks).c_str(),
+                 fmt::format("reads heads in another order: of {} ranks each one's first head, then each "
+                             "one's second (an all-to-all's order)",
+                             ranks),
+                 {kind, How::kHeadsInTurn, heads, ranks});
+  }
+}
+
+/// All biases of the layers together.
+void HypothesisTable::biases(const std::map<std::string, ParameterShape>& kinds) {
+  std::vector<std::string> all;
+  for (const auto& [kind, of_kind] : kinds) {
+    if (of_kind.role == ParameterRole::kBias) all.push_back(kind);
+  }
+  if (all.size() < 2) return;
+  for (const auto& [name, how, text] :
+       {std::tuple{"zero-biases", How::kZero, "all biases are 0, as where they are not loaded"},
+        std::tuple{"left-out-biases", How::kAbsent, "all biases are left out"}})
+    add(name, "left out", text, [all, how = how](WrongSettings& s) {
+      for (const std::string& kind : all) s.weights.push_back({kind, how});
+    });
+}
+
+/// Parameters of one shape that have each other's values.
+void HypothesisTable::exchanges() {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  std::set<std::string> norms;  // of layers, ".input_layernorm."
+  for (const ParameterShape& each : parameter_shapes(config_)) {
+    shapes.emplace(each.name, each.shape);
+    const std::string kind = kind_of(each.name);
+    if (each.role == ParameterRole::kNorm && each.name != kind) norms.insert(kind);
+  }
+  std::vector<std::pair<std::string, std::string>> pairs{
+      {".gate_proj.", ".up_proj."}, {".k_proj.", ".v_proj."}, {".q_proj.", ".k_proj."}};
+  for (auto one = norms.begin(); one != norms.end(); ++one) {
+    for (auto other = std::next(one); other != norms.end(); ++other) pairs.emplace_back(*one, *other);
+  }
+  for (const auto& [one, other] : pairs) {
+    bool any = false, alike = true;
+    for (const auto& [name, shape] : shapes) {
+      const size_t at = name.find(one);
+      if (at == name.npos) continue;
+      const auto found = shapes.find(std::string(name).replace(at, one.size(), other));
+      any = true;
+      alike = alike && found != shapes.end() && found->second == shape;
+    }
+    if (!any || !alike) continue;
+    const auto bare = [](std::string name) {
+      if (name.starts_with('.')) return name.substr(1, name.size() - 2);
+      return called(name);
+    };
+    const bool gates = one == ".gate_proj.";
+    for (const bool values_alone : {false, true})
+      add(fmt::format("exchanged-{}-{}{}", bare(one), bare(other), values_alone ? "-values" : ""),
+          "exchanged weights",
+          fmt::format("{} and {} are exchanged{}{}", gates ? "gate" : bare(one),
+                      gates ? "up projection" : bare(other),
+                      values_alone ? ", in their values alone: each is loaded from the other's" : "",
+                      gates ? ": the activation is up_proj's" : ""),
+          [exchange = Exchange{one, other, values_alone}](WrongSettings& s) { s.exchange = exchange; });
+  }
 }
 
 /// A gate that is 1: its logits are 0, and what it multiplies counts twice.
@@ -212,7 +317,7 @@ void HypothesisTable::gates() {
   const auto add_gate = [&](const char* text, const WeightChange& gate,
                             const char* behind = "self_attn.o_proj.weight") {
     add(fmt::format("no-gate-{}", called(gate.kind)), "gates", text, [gate, behind](WrongSettings& s) {
-      s.weights = {gate, {behind, How::kTwice}};
+      s.weights = {gate, {behind, How::kTimes}};
     });
   };
   if (config_.mixture.shared_expert_intermediate_size > 0 && !config_.mixture.shared_expert_ungated)

@@ -2,7 +2,19 @@
 
 #include <limits>
 
+#include "streambp/error.h"
+
 namespace streambp::verify {
+
+bool changes_attention(const WrongSettings& s) {
+  return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
+         s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
+         s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
+         s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant || s.key_sum != GroupSum::kAll ||
+         s.value_sum != GroupSum::kAll || s.block_merge != BlockMerge::kRight || s.heads_not_transposed ||
+         s.zero_sink || s.first_unseen || s.window_everywhere > 0 || s.prompt_sees_itself ||
+         s.softmax_without_sum || s.attention_softcap_straight || s.narrow == NarrowValues::kAttention;
+}
 
 at::Tensor repeated_for_queries(const at::Tensor& by_head, int64_t group, GroupSum sum) {
   const at::Tensor right = by_head.repeat_interleave(group, 0);
@@ -28,6 +40,29 @@ at::Tensor with_constant_share(const at::Tensor& scores) {
   return among_keys * share;
 }
 
+at::Tensor merged_blocks(const at::Tensor& scores, const at::Tensor& seen, const at::Tensor& column,
+                         const WrongSettings& settings) {
+  if (scores.size(-1) != seen.size(1)) throw InputError("--diagnose: sinks among blocks of keys");
+  const at::Tensor number = column.div(settings.key_block, "floor");
+  const int64_t blocks = number.max().item<int64_t>() + 1;
+  const at::Tensor block = number.unsqueeze(1).eq(at::arange(blocks, at::kLong)).to(scores.scalar_type());
+  const at::Tensor e = (scores - scores.detach().amax(-1, true)).exp();
+  const at::Tensor of_own_block = at::matmul(at::matmul(e, block), block.t());
+  const at::Tensor weights = e / of_own_block.masked_fill(seen.logical_not(), 1.0);
+  if (settings.block_merge == BlockMerge::kSum) return weights;
+  if (settings.block_merge == BlockMerge::kMeanOfAll) return weights / static_cast<double>(blocks);
+  return weights / at::matmul(seen.to(block.scalar_type()), block).gt(0.0).sum(-1, true);
+}
+
+at::Tensor heads_not_transposed(const at::Tensor& output, const std::vector<int64_t>& rows) {
+  std::vector<at::Tensor> turned;
+  for (size_t i = 0; i + 1 < rows.size(); ++i) {
+    const at::Tensor row = output.slice(0, rows[i], rows[i + 1]);
+    turned.push_back(row.transpose(0, 1).reshape(row.sizes()));
+  }
+  return at::cat(turned);
+}
+
 at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices, const Batch& batch,
                      int64_t window) {
   const auto starts = [&](const Cut& cut) { return chunk_starts(indices, cut); };
@@ -46,7 +81,10 @@ at::Tensor keys_seen(const WrongSettings& settings, const TokenIndices& indices,
     seen = seen | (of_query(prompt) & of_key(prompt));
   }
   if (settings.own_chunk_only.size > 0) seen = seen & (key >= of_query(starts(settings.own_chunk_only)));
-  const int64_t width = settings.ignores_windows || window == 0 ? 0 : window + settings.window_offset;
+  if (settings.first_unseen) seen = seen & (key.gt(0) | query.eq(0));
+  const int64_t width = settings.ignores_windows ? 0
+                        : window == 0            ? settings.window_everywhere
+                                                 : window + settings.window_offset;
   if (width > 0) seen = seen & (query - key < width);
   return seen & (of_query(indices.sequence) == of_key(indices.sequence));
 }

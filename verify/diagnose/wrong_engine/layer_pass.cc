@@ -50,6 +50,7 @@ class LayerPass {
     }
     by_rows_.push_back(batch.size());
     if (settings.positions_by_column) batch.positions = indices_.column;
+    if (settings.positions_negated) batch.positions = -batch.positions;
     if (settings.balanced_ranks > 0) batch.positions = balanced_positions(batch, settings.balanced_ranks);
     // What the backward pass alone does not know of is there in the forward pass.
     const bool one_row = settings.ignores_documents && settings.slope_alone == SlopeAlone::kNone;
@@ -87,23 +88,20 @@ class LayerPass {
     }
     at::Tensor embedded_leaf;
     at::Tensor leaf = model_.embed(wrong_.batch.tokens).detach().requires_grad_();
-    at::Tensor hidden;
-    hidden = through_layers(model_, stream, leaf, embedded_leaf);
+    at::Tensor hidden = through_layers(model_, stream, leaf, embedded_leaf);
     if (settings_.head_alone && settings_.top_layers == 0)
       top_leaf_ = hidden = hidden.detach().requires_grad_();
-    if (settings_.head_alone) leaf = top_leaf_;
-    if (settings_.head_alone) embedded_leaf = at::Tensor();
+    if (settings_.head_alone) leaf = top_leaf_, embedded_leaf = at::Tensor();
     if (balance_ != nullptr) balance_->close();
     HeadPass head{model_, scored, request, {}};
     if (request.divergence != Divergence::kNone) head.teacher = {teacher_, teacher_hidden()};
     HeadOutcome outcome;
-    const bool plain = settings_.target_slope_rounded || settings_.final_softcap_straight ||
-                       settings_.narrow == NarrowValues::kLogits || settings_.vocabulary_shards > 0 ||
-                       settings_.more_logits > 0.0;
-    at::Tensor loss = plain ? plain_head(model_, settings_, *objective_, hidden, scored)
-                            : full_head(head, *objective_, hidden, ops_, outcome);
+    at::Tensor loss = asks_for_plain_head(settings_)
+                          ? plain_head(model_, settings_, *objective_, hidden, scored)
+                          : full_head(head, *objective_, hidden, ops_, outcome);
     if (settings_.z_loss != 0.0 || settings_.target_logits != 0.0)
       loss = loss + terms_of_logits(model_, settings_, hidden, scored);
+    loss = loss + router_z_ * settings_.router_z_loss;
     std::vector<at::Tensor> leaves{leaf};
     if (embedded_leaf.defined()) leaves.push_back(embedded_leaf);
     for (const auto& [parameter, sink] : sinks_) leaves.push_back(sink);
@@ -129,12 +127,12 @@ class LayerPass {
     if (rows.embedded.defined() && &model == &model_)
       embedded_leaf = rows.embedded = rows.embedded.detach().requires_grad_();
     std::map<int64_t, KeysValues> shared;
-    const auto layers = static_cast<int64_t>(model.layers().size());
+    const std::vector<int64_t> layers = layers_in_order(settings_, model.layers().size());
+    auto left = static_cast<int64_t>(layers.size());
     const bool with_grad = at::GradMode::is_enabled();
-    for (int64_t i = 0; i < layers; ++i) {
-      const at::AutoGradMode through(with_grad &&
-                                     (!settings_.head_alone || i + settings_.top_layers >= layers));
-      if (settings_.head_alone && i + settings_.top_layers == layers)
+    for (const int64_t i : layers) {
+      const at::AutoGradMode through(with_grad && (!settings_.head_alone || left <= settings_.top_layers));
+      if (settings_.head_alone && left-- == settings_.top_layers)
         top_leaf_ = hidden = hidden.detach().requires_grad_();
       Before before;
       if (model.config().shares_keys_values(i)) {
@@ -166,14 +164,7 @@ class LayerPass {
   bool attention_is_wrong(int64_t index) const {
     if (settings_.only_layer >= 0 && settings_.only_layer != index)
       return wrong_.hidden_key.any().item<bool>();
-    const WrongSettings& s = settings_;
-    return s.own_chunk_only.size > 0 || s.top_left.size > 0 || s.sees_whole_chunk.size > 0 ||
-           s.detached.size > 0 || s.looks_ahead != 0 || s.score_factor != 1.0 || s.ignores_windows ||
-           s.window_offset != 0 || s.no_attention_softcap || s.no_sinks || s.key_value_heads_in_turn ||
-           s.slope_alone != SlopeAlone::kNone || s.sinks_share_constant || s.key_sum != GroupSum::kAll ||
-           s.value_sum != GroupSum::kAll || s.prompt_sees_itself || s.softmax_without_sum ||
-           s.attention_softcap_straight || s.narrow == NarrowValues::kAttention ||
-           wrong_.hidden_key.any().item<bool>();
+    return changes_attention(settings_) || wrong_.hidden_key.any().item<bool>();
   }
 
   bool hides_padding(int64_t index) const {
@@ -199,7 +190,8 @@ class LayerPass {
                    KeysValues& own) {
     LayerRun run{&model == &model_ ? static_cast<const ModelOps&>(ops_) : own_ops()};
     run.balance = balance_.get();
-    if (settings_.experts != WrongExperts::kNone && &model == &model_ && model.config().is_sparse(index))
+    const bool wrong = settings_.experts != WrongExperts::kNone || settings_.router_z_loss != 0.0;
+    if (wrong && &model == &model_ && model.config().is_sparse(index))
       return with_wrong_experts(index, x, std::move(rows), before, run, own);
     return by(model.layers()[static_cast<size_t>(index)], model, index, x, std::move(rows), before, run, own);
   }
@@ -242,10 +234,10 @@ class LayerPass {
   at::Tensor with_wrong_experts(int64_t index, const at::Tensor& x, Rows rows, const Before& before,
                                 const LayerRun& run, KeysValues& own) {
     const Config& config = model_.config();
-    if (config.norms_outputs() || config.parallel || config.has_streams() || config.mixture.next_to_mlp ||
-        run.balance != nullptr)
-      throw InputError("--diagnose: experts between other norms, or that a loss balances");
     const DecoderLayer& right = model_.layers()[static_cast<size_t>(index)];
+    if (config.norms_outputs() || config.parallel || config.has_streams() || config.mixture.next_to_mlp ||
+        right.weights().into_experts != nullptr || run.balance != nullptr)
+      throw InputError("--diagnose: experts between other norms or maps, or that a loss balances");
     DecoderLayer::Weights without = right.weights();
     without.mixture.scale = 0.0;
     without.mixture.shared_expert = {};
@@ -253,6 +245,8 @@ class LayerPass {
     const DecoderLayer& half = halves_.emplace_back(config, index, without);
     const at::Tensor hidden = by(half, model_, index, x, std::move(rows), before, run, own);
     const at::Tensor normed = run.ops.rms_norm(hidden, right.weights().before_mlp);
+    const at::Tensor z = linear(normed, {right.weights().mixture.router}).front().logsumexp(-1);
+    router_z_ = router_z_ + z.square().mean();
     return hidden + wrong_mixture(normed, right.weights().mixture, settings_);
   }
 
@@ -280,7 +274,7 @@ class LayerPass {
                             ? attention_with(settings, heads, hides_padding(index))
                             : sloped_attention(settings, heads);
     settings_ = asked;
-    return output;
+    return settings_.heads_not_transposed ? heads_not_transposed(output, by_rows_) : output;
   }
 
   /// Right, with the gradients of queries, of keys and values or of all that it has with the mistakes asked
@@ -336,7 +330,10 @@ class LayerPass {
       if (!sink.defined()) sink = settings.sinks->value.detach().clone().requires_grad_();
       scores = at::cat({scores, sink.view({-1, 1, 1}).expand({-1, scores.size(1), 1})}, -1);
     }
+    if (settings_.zero_sink) scores = at::cat({scores, at::zeros_like(scores.narrow(-1, 0, 1))}, -1);
     at::Tensor weights = at::softmax(scores, -1).narrow(-1, 0, seen.size(0));
+    if (settings_.block_merge != BlockMerge::kRight)
+      weights = merged_blocks(scores, seen, indices_.column, settings_);
     if (settings_.sinks_share_constant) weights = with_constant_share(scores);
     if (settings_.softmax_without_sum) {
       const at::Tensor p = weights.detach();
@@ -365,6 +362,7 @@ class LayerPass {
   std::shared_ptr<RouterBalance> balance_;
   std::map<Parameter*, at::Tensor> sinks_;
   at::Tensor top_leaf_;  // what a backward pass that ends early ends with
+  at::Tensor router_z_ = at::zeros({}, at::kDouble);
   NormOps ops_;
   std::deque<DecoderLayer> halves_;  // which graphs read
 };
@@ -379,12 +377,9 @@ Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& setting
   return LayerPass(subject, settings).run();
 }
 
-std::optional<Tensors> with_terms_of_logits(const WrongSubject& subject, double z_loss,
-                                            double target_logits) {
+std::optional<Tensors> with_terms_of_logits(const WrongSubject& subject, const WrongSettings& with) {
   if (subject.objective != "sft" || !subject.model.has_head()) return std::nullopt;
-  WrongSettings with;
-  with.z_loss = z_loss;
-  with.target_logits = target_logits;
+  if (with.router_z_loss != 0.0 && subject.model.config().mixture.num_experts == 0) return std::nullopt;
   try {
     return run_layer_pass(subject, with);
   } catch (const InputError&) {

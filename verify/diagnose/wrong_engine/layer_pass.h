@@ -14,9 +14,9 @@ namespace streambp::verify {
 /// don't fit.
 Tensors run_layer_pass(const WrongSubject& subject, const WrongSettings& settings);
 
-/// The gradients of sft with so many times the mean square of the logits' log-sum-exp added, and of the
-/// targets' logits subtracted; nothing where there is no such loss.
-std::optional<Tensors> with_terms_of_logits(const WrongSubject& subject, double z_loss, double target_logits);
+/// The gradients of sft with what `with` adds of logits, the head's or the routers'; nothing where there is
+/// no such loss.
+std::optional<Tensors> with_terms_of_logits(const WrongSubject& subject, const WrongSettings& with);
 
 /// What the head takes of every token of the subject's batch, and gives: final hidden states after the norm
 /// [N, D], and logits [N, V], capped and divided by the temperature.

@@ -1,6 +1,15 @@
 #include "verify/diagnose/wrong_engine/layers_part.h"
 
+#include <numeric>
+
 namespace streambp::verify {
+
+std::vector<int64_t> layers_in_order(const WrongSettings& settings, size_t layers) {
+  if (!settings.layer_order.empty()) return settings.layer_order;
+  std::vector<int64_t> all(layers);
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
+}
 
 WrongSettings without_layers_part(WrongSettings settings) {
   const WrongSettings plain;
@@ -15,6 +24,14 @@ WrongSettings without_layers_part(WrongSettings settings) {
   settings.padding_runs = settings.positions_stay = false;
   settings.document_starts.clear();
   settings.more_logits = 0.0;
+  settings.missing_logits.clear();
+  settings.layer_order.clear();
+  settings.expert_shift = 0;
+  settings.heads_not_transposed = settings.positions_negated = false;
+  settings.zero_sink = settings.first_unseen = false;
+  settings.window_everywhere = 0;
+  settings.key_block = 0;
+  settings.block_merge = plain.block_merge;
   settings.rotation_straight = settings.softmax_without_sum = false;
   settings.first_label = settings.no_last_column = settings.padding_scored = settings.prompt_scored = false;
   settings.labels_of_chunk = settings.normaliser = plain.normaliser;
@@ -38,7 +55,7 @@ WrongSettings without_layers_part(WrongSettings settings) {
   if (settings.narrow != NarrowValues::kRouter && settings.narrow != NarrowValues::kAdapters)
     settings.narrow = plain.narrow;
   settings.rotation = NarrowRotation::kNone;
-  settings.z_loss = settings.target_logits = 0.0;
+  settings.z_loss = settings.router_z_loss = settings.target_logits = 0.0;
   settings.missing_norms.clear();
   settings.other_head_norms = false;
   settings.picks.reset();

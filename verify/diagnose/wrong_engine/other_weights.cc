@@ -21,6 +21,14 @@ at::Tensor by_heads(const at::Tensor& x, int64_t rows, Change change) {
   return change(x.reshape(shape)).reshape(x.sizes()).contiguous();
 }
 
+/// Columns of heads [out, heads E] as where `ranks` hand them on in turn: each rank's first head, then each
+/// one's second; back: the inverse.
+at::Tensor heads_in_turn(const at::Tensor& x, const WeightChange& change, bool back) {
+  const int64_t ranks = change.by, each = change.rows / ranks;
+  const at::Tensor by_rank = x.reshape({x.size(0), back ? ranks : each, back ? each : ranks, -1});
+  return by_rank.transpose(1, 2).reshape(x.sizes()).contiguous();
+}
+
 at::Tensor without_tail(const at::Tensor& x, const WeightChange& change) {
   return by_heads(x, change.rows, [&](at::Tensor heads) {
     heads = heads.clone();
@@ -57,10 +65,15 @@ at::Tensor changed(const at::Tensor& x, const WeightChange& change) {
       return at::zeros_like(x);
     case WeightChange::How::kReversed:
       return x.flip({-1}).contiguous();
-    case WeightChange::How::kTwice:
-      return x * 2.0;
+    case WeightChange::How::kTimes:
+      return x * change.factor;
     case WeightChange::How::kRolled:
       return by_heads(x, change.rows, [&](const at::Tensor& heads) { return heads.roll(change.by, 1); });
+    case WeightChange::How::kTransposed:
+    case WeightChange::How::kTransposedValues:
+      return x.t().contiguous();
+    case WeightChange::How::kHeadsInTurn:
+      return heads_in_turn(x, change, false);
     case WeightChange::How::kAbsentTail:
       return without_tail(x, change);
     default:
@@ -71,8 +84,10 @@ at::Tensor changed(const at::Tensor& x, const WeightChange& change) {
 
 /// The transposed of the same.
 at::Tensor back(const at::Tensor& x, const WeightChange& change) {
-  if (change.how == WeightChange::How::kZero || is_rounded(change.how))
+  if (change.how == WeightChange::How::kZero || change.how == WeightChange::How::kTransposedValues ||
+      is_rounded(change.how))
     return x;  // those of the values that are there instead
+  if (change.how == WeightChange::How::kHeadsInTurn) return heads_in_turn(x, change, true);
   WeightChange inverse = change;
   if (change.how == WeightChange::How::kRolled) inverse.by = -change.by;
   return changed(x, inverse);

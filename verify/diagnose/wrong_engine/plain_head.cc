@@ -49,14 +49,23 @@ at::Tensor terms_of_logits(const Model& model, const WrongSettings& settings, co
          logits.gather(1, scored.targets.unsqueeze(1)).mean() * settings.target_logits;
 }
 
+bool asks_for_plain_head(const WrongSettings& settings) {
+  return settings.target_slope_rounded || settings.final_softcap_straight ||
+         settings.narrow == NarrowValues::kLogits || settings.vocabulary_shards > 0 ||
+         settings.more_logits > 0.0 || !settings.missing_logits.empty();
+}
+
 at::Tensor plain_head(const Model& model, const WrongSettings& settings, const Objective& objective,
                       const at::Tensor& hidden, const HeadTargets& scored) {
   const HeadRequest request = objective.request();
   if (!request.needs_targets_alone() || request.values || request.pooling != Pooling::kNone)
     throw InputError("--diagnose: a mistake of the head's logits where more is asked for than targets");
   const at::Tensor normed = final_rows(model, hidden).index_select(0, scored.indices);
-  const at::Tensor logits = logits_of(model, settings, normed) / request.temperature;
+  at::Tensor logits = logits_of(model, settings, normed) / request.temperature;
   const at::Tensor targets = scored.targets.unsqueeze(1);
+  if (!settings.missing_logits.empty())
+    logits = logits.index_fill(1, at::tensor(settings.missing_logits, at::kLong),
+                               -std::numeric_limits<double>::infinity());
   const at::Tensor p = at::softmax(logits.detach(), -1).gather(1, targets);
   if (settings.target_slope_rounded)
     logits.register_hook([targets, p](const at::Tensor& d) {

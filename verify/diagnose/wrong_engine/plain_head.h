@@ -18,6 +18,9 @@ at::Tensor logits_of(const Model& model, const WrongSettings& settings, const at
 at::Tensor terms_of_logits(const Model& model, const WrongSettings& settings, const at::Tensor& hidden,
                            const HeadTargets& scored);
 
+/// Whether settings ask for plain_head.
+bool asks_for_plain_head(const WrongSettings& settings);
+
 /// The loss of an objective of the targets' log-probabilities alone; throws InputError for others. Where
 /// slopes are rounded, the gradient of a target's logit is not p - 1 but p, rounded, less 1.
 at::Tensor plain_head(const Model& model, const WrongSettings& settings, const Objective& objective,

@@ -17,26 +17,30 @@ bool asks_for_layers(const WrongSettings& settings) {
   return settings.leak != Leak::kNone || settings.looks_ahead != 0 || settings.score_factor != 1.0 ||
          settings.only_layer >= 0 || settings.target_slope_rounded || settings.key_value_heads_in_turn ||
          settings.prompt_sees_itself || settings.rotation != NarrowRotation::kNone ||
-         settings.z_loss != 0.0 || settings.target_logits != 0.0 || settings.gate_up_swapped ||
-         settings.attention_softcap_straight || settings.final_softcap_straight ||
-         settings.narrow == NarrowValues::kAttention || settings.narrow == NarrowValues::kLogits ||
-         settings.padding_in_states || settings.state_restart.size > 0 ||
-         settings.convolution_restart.size > 0 || settings.vocabulary_shards > 0 ||
-         !settings.narrow_parameters.empty() || !settings.config_change.empty() ||
-         !settings.config_number.empty() || changes_weights(settings) || !settings.missing_norms.empty() ||
-         settings.other_head_norms || settings.picks != nullptr || settings.experts != WrongExperts::kNone ||
-         settings.recurrence != WrongRecurrence{} || settings.more_logits != 0.0 || settings.padding_runs ||
-         settings.rotation_straight || settings.softmax_without_sum || settings.sinks_share_constant ||
+         settings.z_loss != 0.0 || settings.router_z_loss != 0.0 || settings.target_logits != 0.0 ||
+         !settings.exchange.one.empty() || settings.attention_softcap_straight ||
+         settings.final_softcap_straight || settings.narrow == NarrowValues::kAttention ||
+         settings.narrow == NarrowValues::kLogits || settings.padding_in_states ||
+         settings.state_restart.size > 0 || settings.convolution_restart.size > 0 ||
+         settings.vocabulary_shards > 0 || !settings.narrow_parameters.empty() ||
+         !settings.config_change.empty() || !settings.config_number.empty() || changes_weights(settings) ||
+         !settings.missing_norms.empty() || settings.other_head_norms || settings.picks != nullptr ||
+         settings.experts != WrongExperts::kNone || settings.recurrence != WrongRecurrence{} ||
+         settings.more_logits != 0.0 || settings.padding_runs || !settings.layer_order.empty() ||
+         settings.heads_not_transposed || settings.zero_sink || settings.first_unseen ||
+         settings.window_everywhere > 0 || settings.positions_negated || !settings.missing_logits.empty() ||
+         settings.block_merge != BlockMerge::kRight || settings.rotation_straight ||
+         settings.softmax_without_sum || settings.sinks_share_constant ||
          settings.slope_alone != SlopeAlone::kNone || settings.key_sum != GroupSum::kAll ||
          settings.value_sum != GroupSum::kAll || settings.teacher_logits != 1.0;
 }
 
-/// The name of the other of gate and up projection.
-std::string swapped(std::string name) {
+/// The parameter whose value `name` has; its own where none are exchanged.
+std::string exchanged(std::string name, const Exchange& exchange) {
+  if (exchange.one.empty()) return name;
   for (const auto& [from, to] :
-       {std::pair{".gate_proj.", ".up_proj."}, std::pair{".up_proj.", ".gate_proj."}}) {
-    if (const size_t at = name.find(from); at != std::string::npos)
-      return name.replace(at, std::string(from).size(), to);
+       {std::pair{exchange.one, exchange.other}, std::pair{exchange.other, exchange.one}}) {
+    if (const size_t at = name.find(from); at != std::string::npos) return name.replace(at, from.size(), to);
   }
   return name;
 }
@@ -48,7 +52,7 @@ Model remade(const Model& model, const Config& config, const WrongSettings& sett
   other.give_back();
   std::map<std::string, at::Tensor> values, gradients;
   for (const auto& [name, shape] : other.skeleton_shapes()) {
-    const Parameter& parameter = model.parameter(settings.gate_up_swapped ? swapped(name) : name);
+    const Parameter& parameter = model.parameter(exchanged(name, settings.exchange));
     if (parameter.value.sizes() != at::IntArrayRef(shape))
       throw InputError("--diagnose: {} of another shape", name);
     at::Tensor value = changed_value(parameter, settings);
@@ -61,8 +65,8 @@ Model remade(const Model& model, const Config& config, const WrongSettings& sett
 }
 
 bool asks_for_other_model(const WrongSettings& settings) {
-  return !settings.config_change.empty() || !settings.config_number.empty() || settings.gate_up_swapped ||
-         !settings.narrow_parameters.empty() || changes_weights(settings);
+  return !settings.config_change.empty() || !settings.config_number.empty() ||
+         !settings.exchange.one.empty() || !settings.narrow_parameters.empty() || changes_weights(settings);
 }
 
 /// The same with a teacher whose logits are multiplied by a number.
@@ -97,14 +101,14 @@ Tensors by_layers(const WrongSubject& subject, const WrongSettings& settings) {
   rest.config_change.clear();
   rest.config_number.clear();
   rest.config_value = 0.0;
-  rest.gate_up_swapped = false;
+  rest.exchange = {};
   rest.narrow_parameters.clear();
   rest.weights.clear();
   rest.step = {};
   const Tensors found = run_layer_pass(changed, rest);
   Tensors own;
   for (const auto& [name, gradient] : found)
-    own.emplace(settings.gate_up_swapped ? swapped(name) : name,
+    own.emplace(settings.exchange.values_alone ? name : exchanged(name, settings.exchange),
                 unchanged_gradient(name, gradient, settings));
   return own;
 }

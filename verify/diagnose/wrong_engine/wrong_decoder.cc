@@ -64,10 +64,10 @@ WrongRows wrong_rows(const WrongBatch& wrong, const WrongSettings& settings, int
   if (settings.padding_from_second_chunk.size > 0)
     positions = positions + late_padding(indices, batch.positions, settings.padding_from_second_chunk);
   rows.tokens = on_grid(batch.tokens, 0);
-  rows.positions = on_grid(positions, 0);
-  rows.key_positions = settings.key_padding == 0
-                           ? rows.positions
-                           : on_grid(positions + left_padding(indices) * settings.key_padding, 0);
+  const at::Tensor of_keys = positions + settings.key_offset + left_padding(indices) * settings.key_padding;
+  const auto unless = [&](bool none, const at::Tensor& at) { return on_grid(none ? at * 0 : at, 0); };
+  rows.positions = unless(settings.queries_not_rotated, positions);
+  rows.key_positions = unless(settings.keys_not_rotated, of_keys);
   rows.sequence = on_grid(indices.sequence, -1);
   rows.in_sequence = on_grid(indices.in_sequence, 0);
   rows.key_is_seen = on_grid(wrong.hidden_key.logical_not(), 0);

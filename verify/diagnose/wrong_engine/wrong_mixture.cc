@@ -37,13 +37,19 @@ at::Tensor wrong_mixture(const at::Tensor& x, const Mixture& right, const WrongS
   const WrongExperts wrong = settings.experts;
   if (right.expert_scale != nullptr || right.experts_of_token != nullptr)
     throw InputError("--diagnose: experts whose weights are others' as well");
-  const at::Tensor choices = choices_of(x, right);
+  at::Tensor choices = choices_of(x, right);
   at::Tensor scores = scores_of(x, right);
   if (wrong == WrongExperts::kCorrectedWeights && right.correction != nullptr)
     scores = scores + right.correction->value.flatten();
   at::Tensor weights = scores.gather(1, choices);
   if (right.normalise)
     weights = weights / (weights.sum(-1, true) + right.added_to_sum).clamp_min(right.least_sum);
+  if (wrong == WrongExperts::kFirstAlone)
+    weights = weights * at::arange(weights.size(1), at::kLong).eq(0).to(weights.scalar_type());
+  if (wrong == WrongExperts::kEqualWeights)
+    weights = at::full_like(weights, 1.0 / static_cast<double>(weights.size(1)));
+  if (wrong == WrongExperts::kOthers)
+    choices = (choices + settings.expert_shift).remainder(std::ssize(right.experts));
   weights = weights * right.scale;
   if (wrong == WrongExperts::kReversedWeights) weights = weights.flip({1});
   if (wrong == WrongExperts::kLostExpert)

@@ -92,6 +92,9 @@ enum class WrongExperts {
   kWeightedInputs,    // they multiply what experts read, not what they give
   kReversedWeights,   // the experts of a token have them in the reverse order
   kLostExpert,        // what one of them gives, lost_expert, is not there
+  kFirstAlone,        // the first that is chosen alone answers
+  kEqualWeights,      // all that are chosen count alike
+  kOthers,            // in place of each another answers, expert_shift further on
   kCapacity,          // an expert drops the tokens that come after the first expert_capacity
 };
 
@@ -170,6 +173,22 @@ enum class OwnShare {
 /// none.
 enum class SlopeAlone { kNone, kAll, kQueries, kKeysAndValues };
 
+/// How attention to blocks of keys is put together without the blocks' log-sum-exp.
+enum class BlockMerge {
+  kRight,
+  kSum,         // what each block gives, its own softmax, is added up
+  kMeanOfSeen,  // the mean of the blocks of which a query sees anything
+  kMeanOfAll,   // of all blocks
+};
+
+/// Two kinds of parameters that have each other's values: names that differ in `one` and `other` alone.
+struct Exchange {
+  std::string one, other;     // one empty: none have
+  bool values_alone = false;  // gradients are under the names that hold the values, not under their own
+
+  bool operator==(const Exchange&) const = default;
+};
+
 /// What linear maps of the layers read, rounded to float8 (e4m3).
 struct NarrowInputs {
   std::string endings;    // of the maps' weights, each with a blank behind it; empty: of none
@@ -181,20 +200,24 @@ struct NarrowInputs {
 /// What is done to the values of parameters of one kind (other_weights.h).
 struct WeightChange {
   enum class How {
-    kZero,        // they are 0
-    kAbsent,      // they are 0, and no gradient reaches them
-    kReversed,    // along their last dimension
-    kTwice,       // they are twice as large
-    kRolled,      // of each `rows` rows the first are `by` further down, the last ones first
-    kAbsentTail,  // of each `rows` rows the last `by` are 0, and no gradient reaches them
-    kInt8Rows,    // rounded to int8, each row by its largest, as weights that are quantised
-    kInt8,        // all by the largest
-    kFloat8Rows,  // the same to float8 (e4m3)
+    kZero,              // they are 0
+    kAbsent,            // they are 0, and no gradient reaches them
+    kReversed,          // along their last dimension
+    kTimes,             // they are `factor` times as large
+    kRolled,            // of each `rows` rows the first are `by` further down, the last ones first
+    kTransposed,        // of square ones
+    kTransposedValues,  // the same, and gradients are those of the values that are there
+    kHeadsInTurn,       // heads' columns, of `by` ranks each head's turn within a rank comes before the rank
+    kAbsentTail,        // of each `rows` rows the last `by` are 0, and no gradient reaches them
+    kInt8Rows,          // rounded to int8, each row by its largest, as weights that are quantised
+    kInt8,              // all by the largest
+    kFloat8Rows,        // the same to float8 (e4m3)
     kFloat8,
   };
   std::string kind;  // kAllMatrices: those of all layers
   How how = How::kZero;
   int64_t rows = 0, by = 0;
+  double factor = 2.0;
 
   bool operator==(const WeightChange&) const = default;
 };
@@ -260,10 +283,12 @@ struct WrongSettings {
   bool padding_in_states = false;  // recurrent layers take padding on the left for tokens; attention does not
   BlindQueries blind = BlindQueries::kThemselves;
   Cut state_restart, convolution_restart;  // recurrent layers' begin anew at each chunk
-  int64_t looks_ahead = 0;                 // later tokens that a query sees
-  bool prompt_sees_itself = false;         // tokens of a prompt see all of it, later ones too
-  double score_factor = 1.0;               // of the scores' scale
-  int64_t only_layer = -1;                 // whose attention alone has the mistakes above; -1: all layers'
+  int64_t key_block = 0;                   // columns of the padded input that a block of block_merge has
+  BlockMerge block_merge = BlockMerge::kRight;
+  int64_t looks_ahead = 0;          // later tokens that a query sees
+  bool prompt_sees_itself = false;  // tokens of a prompt see all of it, later ones too
+  double score_factor = 1.0;        // of the scores' scale
+  int64_t only_layer = -1;          // whose attention alone has the mistakes above; -1: all layers'
   bool no_attention_softcap = false;
   bool softmax_without_sum =
       false;                       // its backward pass leaves out the sum over keys (FlashAttention's delta)
@@ -277,11 +302,19 @@ struct WrongSettings {
   bool key_value_heads_in_turn =
       false;  // queries take them in turn (repeat), not in groups (repeat_interleave)
 
+  bool zero_sink = false;             // the softmax has one more logit, of 0
+  bool first_unseen = false;          // a sequence's first token is seen by itself alone
+  int64_t window_everywhere = 0;      // of layers that see all tokens; 0: none
+  bool heads_not_transposed = false;  // what heads give is read as if tokens came first
+
   // Rotary positions.
   bool positions_by_column = false;  // 0, 1, ... along a row whatever is given
   Cut rope_restart;                  // positions begin anew at each chunk
   int64_t balanced_ranks =
       0;  // that share a row in 2 chunks each, i and 2 n - 1 - i, and count positions on from one to the next
+  bool positions_negated = false;
+  bool queries_not_rotated = false, keys_not_rotated = false;
+  int64_t key_offset = 0;         // that keys' positions are off by
   int64_t key_padding = 0;        // keys' positions are off by so many times the row's left padding
   Cut padding_from_second_chunk;  // positions of all chunks but the first are off by the row's left padding
   int64_t rope_length = 0;        // that tables are made for; 0: the batch's
@@ -294,7 +327,8 @@ struct WrongSettings {
   std::string config_number;  // of config_changes.h, whose value is config_value; empty: none
   double config_value = 0.0;
   WrongExperts experts = WrongExperts::kNone;
-  int64_t expert_capacity = 0, lost_expert = 0;
+  int64_t expert_capacity = 0, lost_expert = 0, expert_shift = 0;
+  std::vector<int64_t> layer_order;  // that run, one after another; empty: all in theirs
   WrongRecurrence recurrence;
   std::vector<WeightChange> weights;
   WeightStep step;
@@ -311,15 +345,17 @@ struct WrongSettings {
       false;  // heads are normed after their rotation where they should be before, or the reverse
   NarrowValues narrow = NarrowValues::kNone;
   std::string
-      narrow_parameters;         // the ending of the names of those that are rounded to bfloat16; empty: none
-  bool gate_up_swapped = false;  // the activation is the up projection's
+      narrow_parameters;  // the ending of the names of those that are rounded to bfloat16; empty: none
+  Exchange exchange;
 
   // Loss and gradients.
   bool padding_routed = false;          // a loss that balances the experts counts padding on the right
   bool final_softcap_straight = false;  // the backward pass takes it for the identity
   double target_logits = 0.0;  // this times the mean of the scored tokens' targets' logits is subtracted
   double z_loss = 0.0;         // this times the mean square of the scored tokens' log-sum-exp is added
+  double router_z_loss = 0.0;  // this times the mean square of the routers' log-sum-exp, summed over layers
   double more_logits = 0.0;    // so many logits of 0 are in the softmax's sum besides
+  std::vector<int64_t> missing_logits;  // entries of the vocabulary that are not in the softmax
   LostPath lost_path = LostPath::kNone;
   OwnShare own_share = OwnShare::kAll;
   WrongResidual residual;

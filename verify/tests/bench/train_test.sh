@@ -49,6 +49,9 @@ elif what == "compared":
     (of_copy,), (of_base,) = ([json.loads(line) for line in open(out + "/results.jsonl")] for out in arguments)
     assert (of_copy["settings"]["reference"], of_base["settings"]["reference"]) == ("adapter", "base")
     assert abs(of_copy["loss"] - math.log(2)) <= 1e-12 and abs(of_base["loss"] - math.log(2)) > 1e-6, (of_copy["loss"], of_base["loss"])
+elif what == "fresh":
+    (record,) = (json.loads(line) for line in open(arguments[0] + "/results.jsonl"))
+    assert record["settings"]["reference"] == "base" and abs(record["loss"] - math.log(2)) <= 1e-12, record
 elif what == "stays":
     first, second = (record["loss"] for record in steps(arguments[0]))
     assert abs(first - math.log(2)) <= 1e-12 and abs(second - math.log(2)) > 1e-9, (first, second)
@@ -125,6 +128,10 @@ run 'the base' 0 "${dpo[@]}" --reference base --out dpo-base
 run 'a frozen copy' 0 "${dpo[@]}" --reference adapter --out dpo-adapter
 check 'log 2 of the copy alone' compared dpo-adapter dpo-base
 run 'no adapter' 2 sweep --model qwen3-tiny --objective dpo --method streambp --seq-len 16 --reference adapter --out dpo-none
+fresh=(sweep --model qwen3-tiny --lora-rank 4 --dtype float64 --method streambp --objective dpo --seq-len 16 --repeats 1 --quiet)
+run 'the base of fresh adapters' 0 "${fresh[@]}" --reference base --out dpo-fresh
+check 'log 2 of fresh adapters' fresh dpo-fresh
+run 'a copy of fresh adapters' 2 "${fresh[@]}" --reference adapter --out dpo-copy
 run 'steps from a frozen copy' 0 "${common[@]}" --adapter sft-lora/model --dtype float64 --objective dpo --reference adapter --steps 2 \
   --learning-rate 0.01 --out dpo-steps
 check 'the copy stays what it was' stays dpo-steps

@@ -154,8 +154,10 @@ says 'incomplete: '
 refuses 'an empty folder' 'a folder without safetensors files' compare --model "$model" --tokens "$tensors" --gradients "$folder/empty"
 cp "$folder/shards/a.safetensors" "$folder/shards/c.safetensors"
 refuses 'a gradient in two files' 'expected each gradient once, whole' compare --model "$model" --tokens "$tensors" --gradients "$folder/shards"
+echo '{"weight_map":{"x":"a.safetensors"}}' >"$folder/shards/other.index.json"
+refuses 'an index of what no shard has' 'is not in "a.safetensors", where the index has it' compare --model "$model" --tokens "$tensors" --gradients "$folder/shards/other.index.json"
 echo '{"weight_map":{"x":"../a.safetensors"}}' >"$folder/shards/out.index.json"
-refuses 'a shard elsewhere' 'expected the name of a file next to it' compare --model "$model" --tokens "$tensors" --gradients "$folder/shards/out.index.json"
+refuses 'a shard elsewhere' 'expected a file name in the same folder' compare --model "$model" --tokens "$tensors" --gradients "$folder/shards/out.index.json"
 edit "$tensors" "$folder/nan.safetensors" "values if name != '$parameter' else [math.nan] * len(values)"
 compare 'NaN' 1 "$folder/nan.safetensors" --tolerance 1e300
 says 'wrong: 1 of'

@@ -193,5 +193,17 @@ TEST(ExplainFactor, NamesTheNormaliserThatFits) {
   EXPECT_TRUE(explain_factor(std::numeric_limits<double>::quiet_NaN(), 65.0, counts, 1.0).empty());
 }
 
+/// A gradient that is rounding alone is held against that, and the others' limit stays what it is.
+TEST(Compare, TheLimitIsNotThatOfWhatIsLostInRounding) {
+  Judging judging;
+  Tensors gradients = random_truth();
+  judging.noise = {noise_sample(gradients, gradients)};
+  judging.noise.front().at(kProjection).error = 2.0;
+  gradients[kProjection] = gradients[kProjection] * 2.5;
+  const Comparison comparison = compare_gradients(gradients, random_truth(), judging);
+  EXPECT_EQ(comparison.verdict, Verdict::kExact);
+  EXPECT_EQ(comparison.tolerance, 1e-10);
+}
+
 }  // namespace
 }  // namespace streambp::verify

@@ -15,6 +15,8 @@
 #include "streambp/ops/transformers_rounding.h"
 #include "verify/compare/noise.h"
 #include "verify/compare/pick_ties.h"
+#include "verify/diagnose/compare_diagnose.h"
+#include "verify/diagnose/diagnose.h"
 #include "verify/evaluation.h"
 #include "verify/tests/verify/compare/testing.h"
 
@@ -129,8 +131,33 @@ TEST(CompareJudge, NoiseOfANarrowerDtypeIsAlikeInAllParameters) {
   verdict_at("one of six a little larger", mostly(0.17, 1.4), Verdict::kUndecided);
 }
 
+/// A diagnosis says that nothing is wrong where the verdict is exact, and nowhere else.
+TEST(CompareJudge, ADiagnosisAgreesWithTheVerdict) {
+  Golden golden = dense();
+  const InBfloat16 low(golden);
+  golden.options.diagnose = true;
+  const auto says = [&](const Tensors& gradients, Verdict expected, const std::string& words) {
+    Truth truth = open_truth(golden.options);
+    const CompareReport report = judge(truth, golden.options, gradients);
+    EXPECT_EQ(report.comparison.verdict, expected);
+    const std::string text =
+        diagnosis_text(diagnose_comparison(truth, golden.options, report.comparison, gradients));
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+    EXPECT_EQ(text.find("nothing is wrong") == std::string::npos, expected != Verdict::kExact) << text;
+  };
+  says(golden.gradients, Verdict::kExact, "diagnosis: nothing is wrong");
+  says(low.off_by([](size_t) { return 1.0; }), Verdict::kUndecided,
+       "no larger than the noise of bfloat16, and undecided is whether these were to be computed in it: in "
+       "float32 they are wrong");
+  Tensors off = golden.gradients;
+  size_t seed = 5;
+  for (auto& [name, gradient] : off)
+    gradient = gradient * (1.0 + 4e-7 * random_tensor(gradient.sizes(), seed++));
+  says(off, Verdict::kWrong, "by float64's own limits they are wrong");
+}
+
 TEST(CompareJudge, NoiseIsMeasuredUntilTheVerdictIsClear) {
-  const Golden golden = dense();
+  Golden golden = dense();
   const InBfloat16 low(golden);
   const auto runs_of = [&](Tensors gradients, Verdict expected) {
     for (auto& [name, gradient] : gradients) gradient = gradient.to(at::kBFloat16);
@@ -148,6 +175,8 @@ TEST(CompareJudge, NoiseIsMeasuredUntilTheVerdictIsClear) {
   Tensors incomplete = low.exact;
   incomplete.erase(kProjection);
   EXPECT_EQ(runs_of(incomplete, Verdict::kIncomplete), 1);
+  golden.options.diagnose = true;  // which asks more of limits
+  EXPECT_EQ(runs_of(low.off_by([](size_t) { return 40.0; }), Verdict::kWrong), NoiseRuns::kRuns);
 }
 
 /// Where all tokens of a sequence are the same, so are the values of the lowest layer, and its queries have

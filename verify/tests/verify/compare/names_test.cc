@@ -2,12 +2,14 @@
 #include "verify/compare/names.h"
 
 #include <algorithm>
+#include <fmt/format.h>
 #include <functional>
 #include <gtest/gtest.h>
 #include <tuple>
 
 #include "verify/compare/compare.h"
 #include "verify/compare/hints.h"
+#include "verify/compare/judge.h"
 #include "verify/compare/truth.h"
 #include "verify/tests/verify/compare/testing.h"
 
@@ -356,6 +358,69 @@ TEST(CompareNames, AGradientMayBeLeftOutWhereTheTruthIsZero) {
   EXPECT_NE(notes.find("1 gradients are left out"), std::string::npos) << notes;
   truth[kProjection][0][0] = 1e-300;
   EXPECT_EQ(verdict_and_notes(gradients, truth).first, Verdict::kIncomplete);
+}
+
+/// Tensors of one matrix for each expert, as transformers' modules hold them.
+at::Tensor stacked(Tensors& gradients, const std::string& stem, const std::string& map) {
+  std::vector<at::Tensor> experts;
+  for (int expert = 0;; ++expert) {
+    const auto found = gradients.find(fmt::format("{}.experts.{}.{}.weight", stem, expert, map));
+    if (found == gradients.end()) return at::stack(experts);
+    experts.push_back(found->second);
+    gradients.erase(found);
+  }
+}
+
+bool exact(const Golden& golden, const Tensors& gradients) {
+  Truth truth = open_truth(golden.options);
+  return judge(truth, golden.options, gradients).comparison.verdict == Verdict::kExact;
+}
+
+/// What named_parameters() of transformers' modules says where files say otherwise.
+TEST(CompareNames, ModulesOfTransformersHaveNamesOfTheirOwn) {
+  Golden nemotron = open_golden("nemotron-h", "nemotron-h-sft-b1");
+  Tensors own;
+  for (const auto& [name, gradient] : nemotron.gradients) {
+    own.emplace(name.starts_with("backbone.") ? "model" + name.substr(name.find('.')) : name, gradient);
+  }
+  for (const char* map : {"up_proj", "down_proj"}) {
+    const at::Tensor all = stacked(own, "model.layers.1.mixer", map);
+    own.emplace(fmt::format("model.layers.1.mixer.experts.{}", map), all);
+  }
+  EXPECT_TRUE(own.contains("model.embeddings.weight") && exact(nemotron, own));
+
+  Golden kimi = open_golden("kimi-linear", "kimi-linear-sft-b1");
+  own = kimi.gradients;
+  const std::string heads = "model.layers.0.self_attn.";
+  std::vector<at::Tensor> parts;
+  for (const char* part : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
+    parts.push_back(own.at(heads + part));
+    own.erase(heads + part);
+  }
+  own.emplace(heads + "conv1d.weight", at::cat(parts));
+  EXPECT_TRUE(exact(kimi, own));
+
+  Golden lfm = open_golden("lfm2-moe", "lfm2-moe-sft-b3_left");
+  own = lfm.gradients;
+  const std::string forward = "model.layers.1.feed_forward";
+  const at::Tensor gate = stacked(own, forward, "w1"), up = stacked(own, forward, "w3");
+  own.emplace(forward + ".experts.down_proj", stacked(own, forward, "w2"));
+  own.emplace(forward + ".experts.gate_up_proj", at::cat({gate, up}, 1));
+  EXPECT_TRUE(exact(lfm, own));
+}
+
+/// Zeros of an indexer, which is never trained, are no surplus; anything else of it is.
+TEST(CompareNames, ZerosOfWhatIsNotTrainedAreLeftOut) {
+  Golden golden = open_golden("deepseek-v32", "deepseek-v32-sft-b1");
+  const std::string indexer = "model.layers.0.self_attn.indexer.k_norm.weight";
+  Tensors gradients = golden.gradients;
+  gradients[indexer] = at::zeros({8}, at::kDouble);
+  EXPECT_TRUE(exact(golden, gradients));
+  gradients[indexer][0] = 1e-300;
+  EXPECT_FALSE(exact(golden, gradients));
+  gradients.erase(indexer);
+  gradients["model.layers.0.self_attn.unheard.weight"] = at::zeros({8}, at::kDouble);
+  EXPECT_FALSE(exact(golden, gradients));
 }
 
 }  // namespace

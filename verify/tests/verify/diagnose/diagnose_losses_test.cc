@@ -4,6 +4,7 @@
 
 #include "streambp/objective/terms.h"
 #include "verify/diagnose/parts/column_words.h"
+#include "verify/diagnose/parts/slopes.h"
 #include "verify/tests/verify/diagnose/diagnose_testing.h"
 
 namespace streambp::verify {
@@ -52,6 +53,8 @@ TEST(DiagnoseLosses, LabelSmoothingOfPairs) {
   expect_said_soon(right,
                    under(right, right.owned.batch, {{"beta", "0.3"}, {"cdpo_label_smoothing", "0.13"}}),
                    "label_smoothing is 0.13 instead of 0");
+  expect_said_soon(right, under(right, right.owned.batch, {{"beta", "0.3"}, {"cdpo_label_smoothing", "1"}}),
+                   "chosen and rejected completions are exchanged");
 }
 
 /// Of few rows, terms that nobody has asked for stand for any weights of the rows.
@@ -69,6 +72,24 @@ TEST(DiagnoseLosses, WeightsOfPairsAreNoTerms) {
   ASSERT_FALSE(found.explanations.empty());
   EXPECT_EQ(found.explanations.front().sentence.find("cross-entropy"), std::string::npos)
       << diagnosis_text(found);
+}
+
+/// Of two pairs, any weights are a sum of the loss and of two cross-entropies.
+TEST(DiagnoseLosses, WeightsOfTwoPairsAreNoTerms) {
+  DiagnoseCase right = pairs("full");
+  const int64_t half = (static_cast<int64_t>(right.owned.batch.offsets.size()) - 1) / 2;
+  right = diagnose_case({"qwen3-tiny", "dpo", {{"beta", "0.3"}}, "full", "left", 11},
+                        select_sequences(right.owned.batch, {0, 1, half, half + 1}));
+  const auto objective = make_objective("dpo", right.owned.batch, right.options);
+  const Linearised linear(right.owned.model, right.owned.batch, *objective, nullptr);
+  const Tensors first = linear.gradients_of(linear.slopes(), {0, 2});
+  const Diagnosis found = diagnose(right, weighted(times(right.truth, 0.53), 0.31, first));
+  EXPECT_NE(diagnosis_text(found).find("rows don't count alike"), std::string::npos) << diagnosis_text(found);
+  Batch chosen = select_sequences(right.owned.batch, {0, 1});
+  const Tensors of_chosen =
+      evaluate(right.owned.model, chosen, *make_objective("sft", chosen, {}), {}).gradients;
+  expect_said(right, cast(weighted(right.truth, 1.0, of_chosen), at::kFloat),
+              "the chosen completions' cross-entropy");
 }
 
 TEST(DiagnoseLosses, TemperatureOfCompletions) {

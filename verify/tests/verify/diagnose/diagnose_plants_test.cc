@@ -1,6 +1,11 @@
 // Mistakes planted without the wrong engine: in the gradients, in the batch, or with pieces of the library;
 // and in bfloat16.
+#include <cmath>
+#include <fmt/format.h>
+#include <functional>
 #include <optional>
+#include <string>
+#include <tuple>
 
 #include "streambp/objective/terms.h"
 #include "verify/equality/batches.h"
@@ -147,6 +152,180 @@ TEST(DiagnosePlants, OtherConfigs) {
     });
     expect_named(right, gradients, name);
   }
+}
+
+std::string replaced(std::string name, const std::string& from, const std::string& to) {
+  const size_t at = name.find(from);
+  return at == std::string::npos ? name : name.replace(at, from.size(), to);
+}
+
+TEST(DiagnosePlants, ExchangedWeights) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  for (const auto& [one, other, name] :
+       {std::tuple{".k_proj.", ".v_proj.", "exchanged-k_proj-v_proj"},
+        std::tuple{".q_norm.", ".k_norm.", "exchanged-self_attn.k_norm-self_attn.q_norm"},
+        std::tuple{".gate_proj.", ".up_proj.", "exchanged-gate_proj-up_proj"},
+        std::tuple{".input_layernorm.", ".post_attention_layernorm.",
+                   "exchanged-input_layernorm-post_attention_layernorm"}}) {
+    const auto other_name = [&](const std::string& own) {
+      return own.find(one) == std::string::npos ? replaced(own, other, one) : replaced(own, one, other);
+    };
+    Model loaded = model_of(right.owned.model.config(), [&](const std::string& own) {
+      return right.owned.model.parameter(other_name(own)).value;
+    });
+    const Tensors held = evaluate(loaded, right.owned.batch, *right.owned.objective, {}).gradients;
+    Tensors own;
+    for (const auto& [holder, gradient] : held) own[other_name(holder)] = gradient;
+    expect_named(right, own, name);
+    expect_named(right, held, std::string(name) + "-values");
+  }
+}
+
+/// The same gradients under other names, in another order, or with something done to each entry: said
+/// without a pass.
+TEST(DiagnosePlants, WhatCameAfterTheBackwardPass) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  const auto says = [&](const std::function<at::Tensor(const std::string&, const at::Tensor&)>& change,
+                        const std::string& words) {
+    Tensors gradients;
+    for (const auto& [name, gradient] : right.truth) gradients[name] = change(name, gradient);
+    const Diagnosis found = diagnose(right, gradients);
+    EXPECT_NE(diagnosis_text(found).find(words), std::string::npos) << diagnosis_text(found);
+    EXPECT_EQ(found.passes, 0.0) << words;
+  };
+  const auto under = [&](const std::string& one, const std::string& other) {
+    return [&, one, other](const std::string& name, const at::Tensor&) {
+      return right.truth.at(name.find(one) == std::string::npos ? replaced(name, other, one)
+                                                                : replaced(name, one, other));
+    };
+  };
+  says(under("k_proj", "v_proj"), "under the name of self_attn.k_proj.weight is self_attn.v_proj.weight's");
+  says(under(".0.", ".1."), "under the name of layer 0 is layer 1's");
+  const auto of = [](const char* ending, auto change) {
+    return
+        [=](const std::string& name, const at::Tensor& x) { return name.ends_with(ending) ? change(x) : x; };
+  };
+  says(of("q_proj.weight", [](const at::Tensor& x) { return x.roll(1, 0); }),
+       "rows of self_attn.q_proj.weight are in another order");
+  says(of("o_proj.weight", [](const at::Tensor& x) { return x.flip({1}); }),
+       "columns of self_attn.o_proj.weight are in another order");
+  const auto all = [](auto change) {
+    return [=](const std::string&, const at::Tensor& x) { return change(x); };
+  };
+  says(all([](const at::Tensor& x) { return x.clamp(-1e-3, 1e-3); }), "entries are clipped to 0.001");
+  says(all([](const at::Tensor& x) { return x.sign(); }), "each entry is its sign alone");
+  says(all([](const at::Tensor& x) { return x * x.abs().ge(x.abs().median()); }),
+       "the smaller entries are 0");
+  // Some of the entries are no such thing.
+  Tensors other = right.truth;
+  other[right.owned.model.head().weight->name][0][0] *= 1.5;
+  EXPECT_EQ(diagnosis_text(diagnose(right, other)).find("what came after"), std::string::npos);
+}
+
+TEST(DiagnosePlants, LayersInAnotherOrder) {
+  const DiagnoseCase right = eight_rows("llama-tiny");
+  ASSERT_EQ(right.owned.model.config().num_hidden_layers, 2);
+  const auto other_name = [](const std::string& name) {
+    return name.find(".layers.0.") == std::string::npos ? replaced(name, ".layers.1.", ".layers.0.")
+                                                        : replaced(name, ".layers.0.", ".layers.1.");
+  };
+  Model swapped = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return right.owned.model.parameter(other_name(name)).value;
+  });
+  Tensors own;
+  for (const auto& [name, gradient] :
+       evaluate(swapped, right.owned.batch, *right.owned.objective, {}).gradients)
+    own[other_name(name)] = gradient;
+  expect_said(right, own, "layer 1 runs before layer 0");
+  Config shorter = right.owned.model.config();
+  shorter.num_hidden_layers = 1;
+  shorter.windows.resize(1);
+  Model first = model_of(shorter, right);
+  expect_said(right, evaluate(first, right.owned.batch, *right.owned.objective, {}).gradients,
+              "layer 1 is left out");
+}
+
+TEST(DiagnosePlants, WhatALayerGivesIsScaled) {
+  const DiagnoseCase right = eight_rows("qwen3-tiny");
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    const at::Tensor& value = right.owned.model.parameter(name).value;
+    return name.ends_with("o_proj.weight") ? value * 1.1 : value;
+  });
+  Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : gradients) {
+    if (name.ends_with("o_proj.weight")) gradient = gradient * 1.1;
+  }
+  expect_said(right, gradients, "what attention gives is multiplied by a number that is 1.1");
+}
+
+TEST(DiagnosePlants, SharedExpertTwice) {
+  const DiagnoseCase right = eight_rows("glm4-moe-tiny");
+  const auto times_two = [](const std::string& name) {
+    return name.ends_with("shared_experts.down_proj.weight") ? 2.0 : 1.0;
+  };
+  Model twice = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return right.owned.model.parameter(name).value * times_two(name);
+  });
+  Tensors gradients = evaluate(twice, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : gradients) gradient = gradient * times_two(name);
+  expect_said(right, gradients, "what the shared expert gives (mlp.shared_experts.down_proj) is added twice");
+}
+
+TEST(DiagnosePlants, ATransposedMatrix) {
+  const DiagnoseCase right = eight_rows("llama-tiny");
+  const auto turned = [](const std::string& name, const at::Tensor& x) {
+    return name.ends_with("o_proj.weight") && x.size(0) == x.size(1) ? x.t().contiguous() : x;
+  };
+  Model other = model_of(right.owned.model.config(), [&](const std::string& name) {
+    return turned(name, right.owned.model.parameter(name).value);
+  });
+  Tensors gradients = evaluate(other, right.owned.batch, *right.owned.objective, {}).gradients;
+  expect_said(right, gradients, "self_attn.o_proj is loaded transposed");
+  for (auto& [name, gradient] : gradients) gradient = turned(name, gradient);
+  expect_said(right, gradients, "self_attn.o_proj is applied transposed");
+}
+
+/// Rows of the head that should have a gradient and have none are no logits of the softmax.
+TEST(DiagnosePlants, AVocabularyThatIsCutOff) {
+  DiagnoseCase right = eight_rows("qwen3-tiny");
+  const int64_t whole = right.owned.model.config().vocab_size, cut = whole - 7;
+  right.owned.batch.tokens.remainder_(cut);
+  at::Tensor& targets = right.owned.batch.targets;
+  targets = at::where(targets.eq(kNoTarget), targets, targets.remainder(cut));
+  find_truth(right);
+  Config config = right.owned.model.config();
+  config.vocab_size = cut;
+  Model small = model_of(config, [&](const std::string& name) {
+    const at::Tensor& value = right.owned.model.parameter(name).value;
+    return value.size(0) == whole ? value.slice(0, 0, cut) : value;
+  });
+  Tensors gradients = evaluate(small, right.owned.batch, *right.owned.objective, {}).gradients;
+  for (auto& [name, gradient] : gradients) {
+    if (gradient.size(0) == cut && gradient.dim() == 2)
+      gradient = at::constant_pad_nd(gradient, {0, 0, 0, whole - cut});
+  }
+  expect_said(right, gradients, fmt::format("the last 7 entries of the vocabulary, from {} on", cut));
+}
+
+/// What leaves more than rounding is not said to explain all.
+TEST(DiagnosePlants, WhatLeavesARestIsSaidToExplainAPart) {
+  const DiagnoseCase right = eight_rows("gemma2-tiny");
+  WrongSettings settings;
+  settings.window_offset = 1;
+  const Tensors wrong = right.wrong(settings);
+  Tensors off = wrong;
+  at::Generator generator = at::detail::createCPUGenerator(3);
+  for (auto& [name, gradient] : off) {
+    const double entry = gradient.norm().item<double>() / std::sqrt(static_cast<double>(gradient.numel()));
+    gradient = gradient + at::randn(gradient.sizes(), generator, at::kDouble) * (7e-5 * entry);
+  }
+  expect_named(right, off, "window+1");
+  const Diagnosis partly = diagnose(right, off), all = diagnose(right, wrong);
+  EXPECT_TRUE(partly.leaves_rest);
+  EXPECT_FALSE(all.leaves_rest);
+  EXPECT_NE(diagnosis_text(partly).find("this leaves 7"), std::string::npos) << diagnosis_text(partly);
+  EXPECT_NE(diagnosis_json(partly).find("\"finding\":\"partly\""), std::string::npos);
+  EXPECT_NE(diagnosis_json(all).find("\"finding\":\"explained\""), std::string::npos);
 }
 
 TEST(DiagnosePlants, EmbeddingAddedUpInBfloat16) {

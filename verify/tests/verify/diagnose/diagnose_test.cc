@@ -132,6 +132,17 @@ TEST(Diagnose, NamesMistakesOfFamiliesThatTheWrongEngineDoesNotKnow) {
                    {"window+1", "windows-ignored", "padding-not-masked", "detached-4"});
   expect_all_named(diagnose_case({"deepseek-v3-tiny", "sft", {}, "full", "left", 11}),
                    {"labels-not-shifted"});
+  expect_all_named(diagnose_case({"qwen3-tiny", "sft", {}, "full", "right", 11}),
+                   {"blocks-averaged-2", "blocks-added-2", "blocks-averaged-over-all-4", "positions-negated",
+                    "keys-not-rotated", "queries-not-rotated", "keys-one-later", "layer-0-twice",
+                    "sees-not-itself", "first-unseen", "zero-sink", "window-of-4"});
+  expect_all_named(diagnose_case({"qwen2-tiny", "sft", {}, "full", "right", 11}), {"zero-biases"});
+  expect_all_named(diagnose_case({"qwen3-tiny", "sft", {}, "full", "single", 11}), {"heads-not-transposed"});
+  expect_all_named(diagnose_case({"qwen3-moe-plain-tiny", "sft", {}, "full", "left", 13}),
+                   {"equal-weights", "other-experts-1"});
+  expect_all_named(
+      diagnose_case({"mixtral-tiny", "sft", {{"router_aux_loss_coef", "0"}}, "full", "left", 13}),
+      {"first-expert-alone"});
   expect_all_named(diagnose_case({"qwen3-tiny", "sft", {}, "lora", "right", 9}), {"looks-ahead"});
 }
 

@@ -174,6 +174,9 @@ TEST(Rollout, Refusals) {
   Sampled masked = sampled_by_itself("qwen3", "qwen3-grpo-grpo");
   masked.truth.batch.targets.fill_(kNoTarget);
   EXPECT_THROW(measure_rollout(masked.truth, masked.options), InputError);
+  Sampled unknown = sampled_by_itself("qwen3", "qwen3-grpo-grpo");
+  unknown.sampling().fill_(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THROW(measure_rollout(unknown.truth, unknown.options), InputError);
   sampled.truth.batch.token_inputs.erase(inputs::kSamplingLogProbabilities);
   EXPECT_THROW(measure_rollout(sampled.truth, sampled.options), InputError);
   sampled.options.settings["loss_type"] = "vespo";

@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "streambp/error.h"
+#include "verify/diagnose/wrong_engine/layer_pass.h"
 #include "verify/equality/subject.h"
 
 namespace streambp::verify {
 namespace {
 
 constexpr double kLimit = 1e-12;
+constexpr double kRunApart = 1e-11;
 
 void expect_truth(const RowName& name) {
   EqualitySubject subject = make_subject(name, 3);
@@ -49,6 +51,26 @@ TEST(WrongEngine, IsRightForEveryObjective) {
       expect_truth({"gemma3-tiny", objective, settings, "lora", "left", 13});
     }
   }
+}
+
+TEST(WrongEngine, ExpertsApartFromTheirLayersAreRightOrRefused) {
+  WrongSettings nothing;
+  nothing.router_z_loss = 1e-300;  // experts run apart, and add nothing
+  size_t known = 0;
+  for (const std::string& family : equality_families()) {
+    SCOPED_TRACE(family);
+    EqualitySubject subject = make_subject({equality_preset(family), "sft", {}, "full", "left", 13}, 3);
+    if (subject.model.config().mixture.num_experts == 0) continue;
+    const Evaluation truth = evaluate(subject.model, subject.batch, *subject.objective, {});
+    try {
+      const Tensors made = run_layer_pass({subject.model, subject.batch, "sft", {}, {}}, nothing);
+      const ParameterError worst = gradient_errors(made, truth.gradients).front();
+      EXPECT_TRUE(worst.problem.empty() && worst.error <= kRunApart) << worst.name << " " << worst.error;
+      ++known;
+    } catch (const InputError&) {
+    }
+  }
+  EXPECT_GE(known, 5U);
 }
 
 TEST(WrongEngine, RefusesAdaptersThatItDoesNotKnow) {
