@@ -205,5 +205,19 @@ TEST(Compare, TheLimitIsNotThatOfWhatIsLostInRounding) {
   EXPECT_EQ(comparison.tolerance, 1e-10);
 }
 
+/// Zeros of an indexer, which is never trained, are no surplus; anything else of it is.
+TEST(Compare, ZerosOfWhatIsNotTrainedAreLeftOut) {
+  Golden golden = open_golden("deepseek-v32", "deepseek-v32-sft-b1");
+  const std::string indexer = "model.layers.0.self_attn.indexer.k_norm.weight";
+  Tensors gradients = golden.gradients;
+  gradients[indexer] = at::zeros({8}, at::kDouble);
+  EXPECT_TRUE(is_exact(golden, gradients));
+  gradients[indexer][0] = 1e-300;
+  EXPECT_FALSE(is_exact(golden, gradients));
+  gradients.erase(indexer);
+  gradients["model.layers.0.self_attn.unheard.weight"] = at::zeros({8}, at::kDouble);
+  EXPECT_FALSE(is_exact(golden, gradients));
+}
+
 }  // namespace
 }  // namespace streambp::verify

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include <ATen/ATen.h>
@@ -9,6 +10,8 @@
 #include "streambp/model/files/safetensors.h"
 #include "streambp/model/files/tensor_file.h"
 #include "verify/compare/compare.h"
+#include "verify/compare/judge.h"
+#include "verify/compare/truth.h"
 
 namespace streambp::verify {
 
@@ -36,6 +39,22 @@ inline Golden open_golden(const std::string& model, const std::string& name) {
     if (entry.starts_with("grad.")) golden.gradients.emplace(entry.substr(5), read_tensor(file, entry));
   }
   return golden;
+}
+
+/// Whether these gradients of the case are right.
+inline bool is_exact(const Golden& golden, const Tensors& gradients) {
+  Truth truth = open_truth(golden.options);
+  return judge(truth, golden.options, gradients).comparison.verdict == Verdict::kExact;
+}
+
+/// Changes `truth`, and whatever is opened from where it came from.
+inline void change_always(Truth& truth, const std::function<void(Truth&)>& change) {
+  truth.open_again = [open_again = truth.open_again, change](at::ScalarType dtype) {
+    Truth again = open_again(dtype);
+    change(again);
+    return again;
+  };
+  change(truth);
 }
 
 }  // namespace streambp::verify
