@@ -257,7 +257,7 @@ def _compared(call, args, kwargs, real):
     dtype = max((dtype, hidden.dtype), key=lambda each: torch.finfo(each).eps)
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else dtype
     rounding = torch.finfo(dtype).eps
-    _check_repeats(call, hidden, given, FACTORS[dtype] * rounding, real, arguments)
+    _check_repeats(call, hidden, given, FACTORS[dtype] * rounding, real)
     moved = hidden * (1 + rounding * torch.randn(hidden.shape, device=hidden.device)).to(hidden.dtype)
     ours = gradients(ours_of, hidden)
     theirs, noisy = (gradients(lambda rows, own: _own(call, rows, own), each) for each in (hidden, moved))
@@ -294,7 +294,7 @@ def _changed(call, hidden, given, output, real):
     return float((found - output).norm() / max(float(output.norm()), 1e-300))
 
 
-def _check_repeats(call, hidden, given, limit, real, arguments):
+def _check_repeats(call, hidden, given, limit, real):
     """Raises Unfit for a layer that keeps samples next to torch's random states, others when it is run again, and for one whose draws are as many for fewer rows:
     ranks and modules that LoHa and LoKr drop. Any other that draws is in evaluation mode from here on: chunks draw in another order."""
     before, output = node.random_states(hidden.device), _first(_own(call, hidden, given))
@@ -307,7 +307,7 @@ def _check_repeats(call, hidden, given, limit, real, arguments):
         raise node.Unfit("it gives something else each time that it runs, so that its own graph is kept")
     if not node.same(before, after):
         node.set_random_states(hidden.device, before)
-        _own(call, hidden.narrow(call.axis, 0, ENDS[1]), arguments.at(0, ENDS[1]))
+        _own(call, hidden.narrow(call.axis, 0, ENDS[1]), node.Arguments(own_masks(given), ROWS).at(0, ENDS[1]))
         if node.same(after, node.random_states(hidden.device)) and not all(is_same() for _ in range(TRIES)):
             raise node.Unfit("what it draws is for all rows at once")
         for module in call.layer.modules():
