@@ -25,7 +25,7 @@ status=0
 # make NAME COMMAND...: results/NAME, unless its records are fresh. A command that takes --resume goes on with what is there, if that is of
 # this commit; else it starts anew.
 make() {
-  local name=$1 commit
+  local name=$1 commit records
   shift
   if [ "$asked" != '  ' ]; then
     [[ $asked == *" $name "* ]] || return 0
@@ -35,7 +35,9 @@ make() {
   echo "== results/$name: $*"
   [ -z "$list" ] || return 0
   commit=$(git rev-parse HEAD)
-  [ ! -e "results/$name/results.jsonl" ] || grep -q "$commit" "results/$name/results.jsonl" || rm "results/$name/results.jsonl"
+  for records in "results/$name"/results.jsonl "results/$name"/*/results.jsonl; do
+    [ ! -e "$records" ] || grep -q "$commit" "$records" || rm "$records"
+  done
   bash -c "$*" || { status=1 && echo "refresh.sh: results/$name: its command failed" >&2; }
 }
 
