@@ -7,18 +7,25 @@ from planted.model import changed, code_of
 from planted.passes import mistake, replaced
 
 
-def exchanged(run, one, other):
-    """Gradients where two parameters of each layer hold each other's values, under the names that they were loaded by: [layers' ...] one, other."""
+def with_values_exchanged(run, one, other):
+    """Gradients where two parameters of each layer hold each other's values, under the names that they are held by."""
     for layer in run.model.model.layers:
         first, second = layer.get_parameter(one), layer.get_parameter(other)
         with torch.no_grad():
             kept = first.clone()
             first.copy_(second)
             second.copy_(kept)
-    swapped = {}
-    for name, gradient in run.gradients().items():
-        swapped[name.replace(one, "\0").replace(other, one).replace("\0", other)] = gradient
-    return swapped
+    return run.gradients()
+
+
+def renamed(gradients, one, other):
+    """The same, each under the other's name."""
+    return {name.replace(one, "\0").replace(other, one).replace("\0", other): gradient for name, gradient in gradients.items()}
+
+
+def exchanged(run, one, other):
+    """Gradients where two parameters of each layer hold each other's values, under the names that they were loaded by."""
+    return renamed(with_values_exchanged(run, one, other), one, other)
 
 
 @mistake("qwen3-sft-b3_left", "k_proj and v_proj are exchanged")
@@ -30,8 +37,7 @@ def keys_for_values(run):
 @mistake("qwen3-sft-b3_right", "k_proj and v_proj are exchanged, in their values alone")
 def keys_loaded_as_values(run):
     """k_proj and v_proj hold each other's values, and gradients are under the names that they are held by"""
-    own = exchanged(run, "self_attn.k_proj.weight", "self_attn.v_proj.weight")
-    return {name.replace("k_proj", "\0").replace("v_proj", "k_proj").replace("\0", "v_proj"): gradient for name, gradient in own.items()}
+    return with_values_exchanged(run, "self_attn.k_proj.weight", "self_attn.v_proj.weight")
 
 
 @mistake("qwen3-sft-b3_left", "k_norm and self_attn.q_norm are exchanged")
@@ -43,8 +49,7 @@ def norm_of_queries_for_keys(run):
 @mistake("mistral-sft-b3_left", "gate and up projection are exchanged, in their values alone", "gate_proj and up_proj are exchanged")
 def gate_loaded_as_up(run):
     """gate_proj and up_proj hold each other's values, and gradients are under the names that they are held by"""
-    own = exchanged(run, "mlp.gate_proj.weight", "mlp.up_proj.weight")
-    return {name.replace("gate_proj", "\0").replace("up_proj", "gate_proj").replace("\0", "up_proj"): gradient for name, gradient in own.items()}
+    return with_values_exchanged(run, "mlp.gate_proj.weight", "mlp.up_proj.weight")
 
 
 @mistake("llama-sft-b3_right", "input_layernorm and post_attention_layernorm are exchanged")
@@ -290,7 +295,7 @@ def experts_of_the_next_rank(run):
 @mistake("qwen3-sft-b3_left", "is self_attn.v_proj.weight's")
 def gradients_of_keys_and_values_exchanged(run):
     """the gradients of k_proj and v_proj are saved under each other's names"""
-    return {name.replace("k_proj", "\0").replace("v_proj", "k_proj").replace("\0", "v_proj"): gradient for name, gradient in run.gradients().items()}
+    return renamed(run.gradients(), "k_proj", "v_proj")
 
 
 @mistake("qwen3-sft-b3_left", "sign alone")
